@@ -1,8 +1,9 @@
 """TPC-H and TPC-DS as Parquet.
 
-A migrated query is proved on data that everybody knows, without a download: DuckDB's generator extensions come as
-Python packages, and what they generate is kept in a cache outside the checkout. A generated suite is renamed into its
-place as a whole, so that two processes may generate it at the same time and nobody reads half of it.
+A migrated query is proved on data that everybody knows, without a download: DuckDB's generator extensions
+come as Python packages, and what they generate is kept in a cache outside the checkout. A generated suite is
+renamed into its place as a whole, so that two processes may generate it at the same time and nobody reads
+half of it.
 
     python -m tests.tpc.data --sf 0.01 [--suite tpch]
 """
