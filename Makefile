@@ -1,0 +1,70 @@
+# Two commands matter: `make demo` shows Godwit at work, `make test` proves it.
+# Downloads, compiled jars and test data are kept in GODWIT_CACHE, outside the checkout.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+export GODWIT_CACHE ?= $(HOME)/.cache/godwit
+export UV_CACHE_DIR ?= $(GODWIT_CACHE)/uv
+export UV_PYTHON_DOWNLOADS := never
+UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo $(GODWIT_CACHE)/tools/bin/uv)
+
+ROOMS := planrewrite extractor orchestrator
+BIN := .venv/bin
+PYTEST := $(BIN)/pytest -q
+UNIT := $(wildcard $(addprefix tests/,$(ROOMS) packaging))
+WHOLE := $(wildcard $(addprefix tests/,spark cluster e2e))
+# By content, not by time: a fresh checkout of the same commit has nothing to install.
+STAMP := .venv/installed-$(shell cat Makefile pyproject.toml setup.py uv.lock extractor/godwit.pth | \
+	cat - <(echo $(CURDIR)) | sha256sum | cut -c1-16)
+
+.PHONY: install check test demo sweep bench data dist clean jar
+
+install: $(STAMP) jar
+
+$(STAMP): | $(filter /%,$(UV))
+	@echo "installing into .venv"
+	@$(UV) sync --quiet --frozen --extra spark --python $(PYTHON)
+	@mkdir -p build/dev/godwit
+	@for room in $(ROOMS); do ln -sfn ../../../$$room build/dev/godwit/$$room; done
+	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	echo $(CURDIR)/build/dev > $$site/_godwit_checkout.pth; \
+	cp extractor/godwit.pth $$site/
+	@rm -f .venv/installed-*
+	@touch $@
+
+$(GODWIT_CACHE)/tools/bin/uv:
+	@$(PYTHON) -m venv $(GODWIT_CACHE)/tools
+	@$(GODWIT_CACHE)/tools/bin/pip install --quiet uv
+
+jar: $(STAMP)
+	@$(BIN)/python extractor/scala/jar.py extractor/jars
+
+check: install
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	MYPYPATH=build/dev $(BIN)/mypy --strict -p godwit
+	$(BIN)/lint-imports
+	$(PYTEST) $(UNIT)
+
+test: check data
+	$(PYTEST) $(WHOLE)
+
+demo: install
+	@$(BIN)/godwit demo
+
+sweep: install
+	$(BIN)/python -m tests.sweep
+
+bench: install
+
+data: install
+	@$(BIN)/python tests/tpc/data.py --sf 0.01
+
+dist: install
+	$(BIN)/python -m build --no-isolation
+
+clean:
+	rm -rf .venv build dist extractor/jars

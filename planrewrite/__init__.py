@@ -1,0 +1,1 @@
+"""Plans without bytes: the stage graph of a live query, and which part of it is state."""
