@@ -14,7 +14,7 @@ UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo $(GODWIT_CACHE)/to
 ROOMS := planrewrite extractor orchestrator
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -q
-UNIT := $(wildcard $(addprefix tests/,$(ROOMS) packaging))
+UNIT := $(wildcard $(addprefix tests/,$(ROOMS) packaging tpc))
 WHOLE := $(wildcard $(addprefix tests/,spark cluster e2e))
 # By content, not by time: a fresh checkout of the same commit has nothing to install.
 STAMP := .venv/installed-$(shell cat Makefile pyproject.toml setup.py uv.lock extractor/godwit.pth | \
@@ -61,7 +61,7 @@ sweep: install
 bench: install
 
 data: install
-	@$(BIN)/python tests/tpc/data.py --sf 0.01
+	@$(BIN)/python -m tests.tpc.data --sf 0.01
 
 dist: install
 	$(BIN)/python -m build --no-isolation
