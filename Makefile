@@ -29,7 +29,9 @@ $(STAMP): | $(filter /%,$(UV))
 	@$(UV) sync --quiet --frozen --extra spark --python $(PYTHON)
 	@mkdir -p build/dev/godwit
 	@for room in $(ROOMS); do ln -sfn ../../../$$room build/dev/godwit/$$room; done
+	@# setuptools' import hook for editable installs hides the packages from mypy and import-linter.
 	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	rm -f $$site/__editable__*godwit*; \
 	echo $(CURDIR)/build/dev > $$site/_godwit_checkout.pth; \
 	cp extractor/godwit.pth $$site/
 	@rm -f .venv/installed-*
@@ -56,9 +58,10 @@ demo: install
 	@$(BIN)/godwit demo
 
 sweep: install
-	$(BIN)/python -m tests.sweep
+	$(BIN)/python -m tests.tpc.sweep --sf 0.1
 
 bench: install
+	for part in idle extract migrate; do $(BIN)/python -m bench.$$part; done
 
 data: install
 	@$(BIN)/python -m tests.tpc.data --sf 0.01
