@@ -1,0 +1,146 @@
+"""A Spark query that is under way is a moving thing inside a JVM: stages finish, plans change.
+
+What may be kept of it is decided on one frozen picture: the pipelines, the blocking operator at the end of
+each, who directly reads whom (Definition 5 of the paper), what has finished. The JVM takes the picture in
+one call and hands it over as JSON; this module is the only one that reads that JSON. Nothing here decides
+anything.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+
+from godwit.planrewrite.records import RecordError, from_plain, to_plain
+
+
+class SnapshotError(ValueError):
+    """The JVM's picture contradicts itself or is not of this version; nothing may be decided on it."""
+
+
+class Kind(StrEnum):
+    """The blocking operator at which a pipeline ends."""
+
+    SHUFFLE = "shuffle"  # scan-optimized
+    BROADCAST = "broadcast"  # index-optimized
+    CACHE = "cache"
+    SUBQUERY = "subquery"
+    RESULT = "result"  # the query's answer, exactly one per query
+
+
+class State(StrEnum):
+    FINISHED = "finished"
+    RUNNING = "running"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    id: str
+    kind: Kind
+    state: State
+    depends_on: tuple[str, ...]  # direct dependencies only
+    fingerprint: str | None
+    refusal: str | None  # why its rows may not be carried over
+    in_initial_plan: bool  # False: made by AQE on the way, so the next driver's first plan does not have it
+    stored: bool  # read from the store by this driver: can be carried forward without being extracted
+    bytes: int
+    rows: int | None  # None is "unknown", never zero
+    tasks_done: int
+    tasks_total: int
+    run_ms: int
+    operator: str
+    stands_for: str
+    partitions: int
+
+    @property
+    def finished(self) -> bool:
+        return self.state is State.FINISHED
+
+
+@dataclass(frozen=True)
+class Query:
+    execution: int
+    description: str
+    write: bool
+    parked: bool
+    result_running: bool
+    pipelines: tuple[Pipeline, ...]
+
+    @property
+    def progress(self) -> float:
+        return _progress(self.pipelines)
+
+
+@dataclass(frozen=True)
+class StageGraph:
+    taken_at_ms: int
+    spark_version: str
+    refusal: str | None  # why nothing of this session is state
+    side_effects: tuple[str, ...]
+    stages_finished: int
+    queries: tuple[Query, ...]
+
+    @staticmethod
+    def from_json(text: str) -> "StageGraph":
+        try:
+            graph = from_plain(StageGraph, json.loads(text), "snapshot")
+        except (json.JSONDecodeError, RecordError) as invalid:
+            raise SnapshotError(str(invalid)) from invalid
+        _check(graph)
+        return graph
+
+    def to_json(self) -> str:
+        return json.dumps(to_plain(self), separators=(",", ":"))
+
+    @cached_property
+    def pipelines(self) -> Mapping[str, Pipeline]:
+        """Every pipeline of every query, by id."""
+        return {pipeline.id: pipeline for query in self.queries for pipeline in query.pipelines}
+
+    @cached_property
+    def dependents(self) -> Mapping[str, tuple[str, ...]]:
+        """Who directly reads each pipeline: the dependencies, inverted."""
+        readers: dict[str, set[str]] = {pipeline_id: set() for pipeline_id in self.pipelines}
+        for pipeline in self.pipelines.values():
+            for dependency in pipeline.depends_on:
+                readers[dependency].add(pipeline.id)
+        return {pipeline_id: tuple(sorted(ids)) for pipeline_id, ids in readers.items()}
+
+    @cached_property
+    def bottom_up(self) -> tuple[Pipeline, ...]:
+        """Every pipeline after all that it reads."""
+        reads = {pipeline.id: pipeline.depends_on for pipeline in self.pipelines.values()}
+        return tuple(self.pipelines[pipeline_id] for pipeline_id in TopologicalSorter(reads).static_order())
+
+    @property
+    def progress(self) -> float:
+        """Definition 3 of the paper: finished pipelines over all pipelines."""
+        return _progress(self.pipelines.values())
+
+    def bytes_of(self, pipeline_ids: Iterable[str]) -> int:
+        return sum(self.pipelines[pipeline_id].bytes for pipeline_id in pipeline_ids)
+
+
+def _progress(pipelines: Iterable[Pipeline]) -> float:
+    finished = [pipeline.finished for pipeline in pipelines]
+    return sum(finished) / len(finished) if finished else 0.0
+
+
+def _check(graph: StageGraph) -> None:
+    if len(graph.pipelines) < sum(len(query.pipelines) for query in graph.queries):
+        raise SnapshotError("snapshot: two pipelines have the same id")
+    for query in graph.queries:
+        if [pipeline.kind for pipeline in query.pipelines].count(Kind.RESULT) != 1:
+            raise SnapshotError(f"snapshot: query {query.execution} does not have exactly one result")
+    for pipeline in graph.pipelines.values():
+        for dependency in pipeline.depends_on:
+            if dependency not in graph.pipelines:
+                raise SnapshotError(f"snapshot: {pipeline.id} depends on {dependency}, which is not in it")
+    try:
+        _ = graph.bottom_up
+    except CycleError as cycle:
+        circle = " -> ".join(cycle.args[1])
+        raise SnapshotError(f"snapshot: pipelines depend on each other: {circle}") from cycle
