@@ -1,0 +1,243 @@
+"""A query is stopped half-way. Which of its finished work must travel, so that the rest goes on elsewhere?
+
+Too much, and the machine is not vacated in time; too little, and work is lost. The answer is the paper's:
+of the finished pipelines only those that an unfinished one still reads are state (Algorithm 6.5);
+replacement goes from the top, the topmost wins, and nothing is extracted that the final plan does not read
+(Algorithm 6.6).
+
+Three things are Spark's own. A finished pipeline may be impossible to carry over: then it runs again, and
+what it reads is needed. A broadcast or a cached table is often built again faster than it is moved. And a
+pipeline that AQE made on the way is not in the next driver's first plan: it is met only after what lies
+beneath it, so that is needed too.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from godwit.planrewrite.stagegraph import Kind, Pipeline, StageGraph
+
+MOVE_SETUP_MS = 150
+"""What a fragment costs however small: a job and a few requests at either end. An estimate."""
+
+MOVE_BYTES_PER_MS = 100_000
+"""100 MB/s, out and in again: a modest object store. An estimate on the slow side: where the store is faster,
+either choice is cheap; the rule must be right where moving hurts."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    pipeline_id: str
+    bytes: int  # still to be written; 0 if the store has it already
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A finished pipeline that the final plan needs and that will run again."""
+
+    pipeline_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StateSelection:
+    chosen: tuple[Chosen, ...]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(chosen.bytes for chosen in self.chosen)
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of a finished pipeline: kept, covered (not needed any more), or lost; and why."""
+
+    pipeline_id: str
+    outcome: Literal["kept", "covered", "lost"]
+    reason: str
+
+
+def select(graph: StageGraph, *, budget_bytes: int | None = None) -> StateSelection:
+    """The state of every query in the graph; `budget_bytes` bounds what there is time or room to write."""
+    refusals = _refusals(graph)
+    storable = {pipeline_id for pipeline_id, reason in refusals.items() if reason is None}
+    extracted = modify_plan(graph, select_state_operators(graph, storable))
+    if budget_bytes is not None and _bytes_to_write(graph, extracted) > budget_bytes:
+        extracted = _within_budget(graph, storable, budget_bytes)
+    lost = sorted(_runs_again(graph, extracted))
+    return StateSelection(
+        tuple(Chosen(each, _bytes_to_write(graph, [each])) for each in sorted(extracted)),
+        tuple(Skipped(each, refusals[each] or f"does not fit into {budget_bytes:,} bytes") for each in lost),
+    )
+
+
+def select_state_operators(graph: StageGraph, storable: Collection[str]) -> frozenset[str]:
+    """Algorithm 6.5, SelectStateOperators: what can be kept and has a dependent that is still to run."""
+    finished_pipelines = {each for each in storable if _replaces_subtree(graph.pipelines[each])}
+    return frozenset(
+        pipeline_id
+        for pipeline_id in storable
+        if any(dep not in finished_pipelines for dep in graph.dependents[pipeline_id])
+    )
+
+
+def modify_plan(graph: StageGraph, state_operators: Collection[str]) -> frozenset[str]:
+    """Algorithm 6.6, ModifyPlan: of the state operators those that the final plan reads (opsToExtract)."""
+    return final_plan(graph, state_operators) & frozenset(state_operators)
+
+
+def final_plan(graph: StageGraph, state_operators: Collection[str]) -> frozenset[str]:
+    """The pipelines that the next driver meets if the state operators are stored.
+
+    A location is valid while a path leads to it from an unfinished pipeline that nobody reads: a query's
+    result. Each is visited after all that read it, so a replacement above has always happened before one
+    below.
+    """
+    valid: set[str] = set()
+    for pipeline in reversed(graph.bottom_up):
+        locations = graph.dependents[pipeline.id]
+        still_read = any(
+            location in valid
+            and not (location in state_operators and _replaces_subtree(graph.pipelines[location]))
+            for location in locations
+        )
+        if still_read or (not locations and not pipeline.finished):
+            valid.add(pipeline.id)
+    return frozenset(valid)
+
+
+def kept_and_lost(graph: StageGraph, selection: StateSelection) -> tuple[Fate, ...]:
+    """What becomes of every finished pipeline, for people to read."""
+    chosen = {each.pipeline_id for each in selection.chosen}
+    skipped = {each.pipeline_id: each.reason for each in selection.skipped}
+    finished = sorted(pipeline.id for pipeline in graph.pipelines.values() if pipeline.finished)
+    return tuple(_fate(graph, each, chosen, skipped) for each in finished)
+
+
+def why_not_worth_moving(size_bytes: int, rebuild_ms: int) -> str | None:
+    """The cost rule for broadcasts and cached tables: None if moving is cheaper than building again."""
+    move_ms = _move_ms(size_bytes)
+    if rebuild_ms > move_ms:
+        return None
+    return f"cheaper to build again ({rebuild_ms:,} ms) than to move ({move_ms:,} ms)"
+
+
+def _move_ms(size_bytes: int) -> int:
+    return MOVE_SETUP_MS + size_bytes // MOVE_BYTES_PER_MS
+
+
+def _replaces_subtree(pipeline: Pipeline) -> bool:
+    """Whether what lies beneath it is superfluous once it is stored: not if AQE has to make it anew first."""
+    return pipeline.in_initial_plan
+
+
+def _refusals(graph: StageGraph) -> Mapping[str, str | None]:
+    """For each finished pipeline why it cannot or should not be carried over; None: it can."""
+    refusals: dict[str, str | None] = {}
+    for pipeline in graph.bottom_up:
+        if pipeline.finished:
+            refusal = graph.refusal or _refusal(pipeline)
+            refusals[pipeline.id] = refusal or _too_cheap(graph, pipeline, refusals)
+    return refusals
+
+
+def _refusal(pipeline: Pipeline) -> str | None:
+    if pipeline.refusal:
+        return pipeline.refusal
+    if pipeline.kind in (Kind.SUBQUERY, Kind.RESULT):
+        return f"a {pipeline.kind} is computed again from what lies beneath it"
+    return None if pipeline.fingerprint else "has no fingerprint to be found by"
+
+
+def _too_cheap(graph: StageGraph, pipeline: Pipeline, refusals: Mapping[str, str | None]) -> str | None:
+    if pipeline.kind is Kind.SHUFFLE or pipeline.stored:
+        return None
+    return why_not_worth_moving(pipeline.bytes, _rebuild_ms(graph, pipeline, refusals))
+
+
+def _rebuild_ms(graph: StageGraph, pipeline: Pipeline, refusals: Mapping[str, str | None]) -> int:
+    """Running it and all beneath it that is not stored, and moving, in its place, what is.
+
+    The latter does not count where it travels anyway: beneath a pipeline that does not replace its subtree.
+    That another reader may need it too is left out: at worst one fragment more than needed travels.
+    """
+    run_ms, moved_instead_ms = pipeline.run_ms, 0
+    seen, below = {pipeline.id}, list(pipeline.depends_on)
+    while below:
+        each = graph.pipelines[below.pop()]
+        if each.id in seen:
+            continue
+        seen.add(each.id)
+        if refusals.get(each.id, "unfinished") is None:
+            moved_instead_ms += 0 if each.stored else _move_ms(each.bytes)
+        else:
+            run_ms += each.run_ms
+            below.extend(each.depends_on)
+    return run_ms + (moved_instead_ms if _replaces_subtree(pipeline) else 0)
+
+
+def _bytes_to_write(graph: StageGraph, pipeline_ids: Collection[str]) -> int:
+    return graph.bytes_of(each for each in pipeline_ids if not graph.pipelines[each].stored)
+
+
+def _runs_again(graph: StageGraph, kept: Collection[str]) -> frozenset[str]:
+    plan = final_plan(graph, kept)
+    return frozenset(each for each in plan if graph.pipelines[each].finished and each not in kept)
+
+
+def _within_budget(graph: StageGraph, storable: Collection[str], budget_bytes: int) -> frozenset[str]:
+    """Greedy: again and again what saves the most run time per byte and still fits.
+
+    A pipeline that comes in may cover chosen ones beneath it: they go, and give their bytes back. The run
+    time that is lost shrinks with every round, so this ends, and no chosen one is useless beside the
+    others.
+    """
+    kept = modify_plan(graph, {each for each in storable if graph.pipelines[each].stored})
+    while (better := _best_addition(graph, storable, kept, budget_bytes)) is not None:
+        kept = better
+    return kept
+
+
+def _best_addition(
+    graph: StageGraph, storable: Collection[str], kept: frozenset[str], budget_bytes: int
+) -> frozenset[str] | None:
+    best, best_rate = None, 0.0
+    lost_ms = _lost_ms(graph, kept)
+    for candidate in sorted(_runs_again(graph, kept).intersection(storable)):
+        together = modify_plan(graph, kept | {candidate})
+        if _bytes_to_write(graph, together) > budget_bytes:
+            continue
+        rate = (lost_ms - _lost_ms(graph, together)) / max(1, _bytes_to_write(graph, [candidate]))
+        if rate > best_rate:
+            best, best_rate = together, rate
+    return best
+
+
+def _lost_ms(graph: StageGraph, kept: Collection[str]) -> int:
+    return sum(graph.pipelines[each].run_ms for each in _runs_again(graph, kept))
+
+
+def _fate(graph: StageGraph, pipeline_id: str, chosen: Collection[str], skipped: Mapping[str, str]) -> Fate:
+    if pipeline_id in chosen:
+        stored = graph.pipelines[pipeline_id].stored
+        return Fate(pipeline_id, "kept", "in the store already" if stored else "read by what is still to run")
+    if pipeline_id in skipped:
+        return Fate(pipeline_id, "lost", skipped[pipeline_id])
+    above = _nearest_kept_above(graph, pipeline_id, chosen)
+    why = f"beneath {', '.join(above)}" if above else "nobody reads it any more"
+    return Fate(pipeline_id, "covered", why)
+
+
+def _nearest_kept_above(graph: StageGraph, pipeline_id: str, chosen: Collection[str]) -> list[str]:
+    found, seen, above = [], set(), list(graph.dependents[pipeline_id])
+    while above:
+        each = above.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        if each in chosen:
+            found.append(each)
+        else:
+            above.extend(graph.dependents[each])
+    return sorted(found)
