@@ -17,8 +17,8 @@ PYTEST := $(BIN)/pytest -q
 UNIT := $(wildcard $(addprefix tests/,$(ROOMS) packaging tpc))
 WHOLE := $(wildcard $(addprefix tests/,spark cluster e2e))
 # By content, not by time: a fresh checkout of the same commit has nothing to install.
-STAMP := .venv/installed-$(shell cat Makefile pyproject.toml setup.py uv.lock extractor/godwit.pth | \
-	cat - <(echo $(CURDIR)) | sha256sum | cut -c1-16)
+INPUTS := Makefile pyproject.toml setup.py uv.lock extractor/godwit.pth
+STAMP := .venv/installed-$(shell (cat $(INPUTS); echo "$(CURDIR)") | sha256sum | cut -c1-16)
 
 .PHONY: install check test demo sweep bench data dist clean jar
 
@@ -32,7 +32,7 @@ $(STAMP): | $(filter /%,$(UV))
 	@# setuptools' import hook for editable installs hides the packages from mypy and import-linter.
 	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	rm -f $$site/__editable__*godwit*; \
-	echo $(CURDIR)/build/dev > $$site/_godwit_checkout.pth; \
+	echo "$(CURDIR)/build/dev" > $$site/_godwit_checkout.pth; \
 	cp extractor/godwit.pth $$site/
 	@rm -f .venv/installed-*
 	@touch $@
@@ -48,7 +48,7 @@ check: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	MYPYPATH=build/dev $(BIN)/mypy --strict -p godwit
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(PYTEST) $(UNIT)
 
 test: check data
@@ -70,4 +70,4 @@ dist: install
 	$(BIN)/python -m build --no-isolation
 
 clean:
-	rm -rf .venv build dist extractor/jars
+	rm -rf .venv build dist extractor/jars godwit.egg-info
