@@ -43,7 +43,7 @@ def from_plain(record: type[Record], plain: Any, where: str) -> Record:
 
 def _read(hint: Any, plain: Any, where: str) -> Any:
     origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
+    if _is_optional(hint):
         return _read_optional(hint, plain, where)
     if origin is tuple:
         items = _expect(list, plain, where)
@@ -64,6 +64,10 @@ def _expect(kind: type, plain: Any, where: str) -> Any:
     if type(plain) is not kind:
         raise RecordError(f"{where}: expected {kind.__name__}, found {type(plain).__name__}")
     return plain
+
+
+def _is_optional(hint: Any) -> bool:
+    return get_origin(hint) in (Union, types.UnionType)
 
 
 def _read_optional(hint: Any, plain: Any, where: str) -> Any:
@@ -91,11 +95,12 @@ def _read_enum(hint: type[Enum], plain: Any, where: str) -> Enum:
 def _read_dataclass(hint: Any, plain: Any, where: str) -> Any:
     hints = _hints(hint)
     items = _expect(dict, plain, where)
-    if missing := sorted(hints.keys() - items.keys()):
+    if missing := sorted(name for name in hints.keys() - items.keys() if not _is_optional(hints[name])):
         raise RecordError(f"{where}: missing {', '.join(missing)}")
     if unknown := sorted(map(str, items.keys() - hints.keys())):
         raise RecordError(f"{where}: unknown {', '.join(unknown)}")
-    return hint(**{name: _read(of, items[name], f"{where}.{name}") for name, of in hints.items()})
+    # The JVM's JSON writer leaves out what is null.
+    return hint(**{name: _read(of, items.get(name), f"{where}.{name}") for name, of in hints.items()})
 
 
 @cache

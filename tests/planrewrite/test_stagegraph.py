@@ -103,11 +103,18 @@ def test_a_snapshot_that_is_wrong_in_one_field_is_refused(field: str, value: Any
     assert refused(plain).startswith(message)
 
 
-@pytest.mark.parametrize("field", ["id", "kind", "depends_on", "fingerprint", "rows", "stored"])
+@pytest.mark.parametrize("field", ["id", "kind", "depends_on", "bytes", "stored"])
 def test_a_pipeline_without_one_of_its_fields_is_refused(field: str) -> None:
     plain = plain_graph()
     del plain["queries"][0]["pipelines"][1][field]
     assert refused(plain) == f"snapshot.queries[0].pipelines[1]: missing {field}"
+
+
+@pytest.mark.parametrize("field", ["fingerprint", "refusal", "rows"])
+def test_what_a_pipeline_may_lack_is_left_out_by_the_jvm(field: str) -> None:
+    plain = plain_graph()
+    del plain["queries"][0]["pipelines"][1][field]
+    assert getattr(StageGraph.from_json(json.dumps(plain)).pipelines["b"], field) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", '"text"'])
