@@ -75,16 +75,11 @@ class JobView:
 
     name: str
     state: JobState
+    epoch: int  # of the latest driver
     running: Running | None
     manifest: Manifest | None
     ended: Ended | None
     problem: str | None  # what could not be read of it
-
-    @property
-    def epoch(self) -> int:
-        return max(
-            (record.epoch for record in (self.running, self.manifest, self.ended) if record), default=0
-        )
 
     @property
     def moves(self) -> int:
@@ -144,9 +139,10 @@ class JobFolder:
                 problems.append(str(error))
                 return None
 
+        epoch = readable(self.latest_epoch) or 0
         running, manifest, ended = readable(self.running), readable(self.committed), readable(self.ended)
         state = self._state(manifest, ended)
-        return JobView(self.name, state, running, manifest, ended, "; ".join(problems) or None)
+        return JobView(self.name, state, epoch, running, manifest, ended, "; ".join(problems) or None)
 
     def acquire(self) -> "JobLease":
         """Become the job's driver."""
