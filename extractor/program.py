@@ -69,11 +69,16 @@ def describe(argv: Sequence[str], modules: Mapping[str, ModuleType]) -> Program:
 def describe_again(
     stored: Program, argv: Sequence[str], modules: Mapping[str, ModuleType], search_path: Sequence[str]
 ) -> Program:
-    """Like `describe`, with the modules that made the state as they are now on disk, imported or not."""
+    """Like `describe`, but with the modules that made the state, as they are now, imported or not yet."""
     now = describe(argv, modules)
     folder = Path(now.path).parent
-    again = (replace(module, sha256=_sha256(_find(module, folder, search_path))) for module in stored.modules)
-    return replace(now, modules=tuple(again))
+    return replace(
+        now,
+        modules=tuple(
+            replace(module, sha256=_sha256(_find(module, folder, modules, search_path)))
+            for module in stored.modules
+        ),
+    )
 
 
 def differences(stored: Program, now: Program) -> tuple[Difference, ...]:
@@ -137,15 +142,22 @@ def _installed(path: Path) -> bool:
     return any(path.is_relative_to(folder) for folder in folders)
 
 
-def _find(module: Module, folder: Path, search_path: Sequence[str]) -> Path:
-    """Where the module is now. Spark copies `--py-files` to a new folder for every driver, so a file that has
-    gone is looked for again where Python would look."""
+def _find(
+    module: Module, folder: Path, modules: Mapping[str, ModuleType], search_path: Sequence[str]
+) -> Path:
+    """The file that an import of the module gives now: where it was imported from, or will be.
+
+    Not simply where it was: Spark copies `--py-files` to a new folder for every driver, and an old copy
+    that was left behind says nothing about the new one.
+    """
+    if module.name in modules and (file := _file_of(modules[module.name])) is not None:
+        return file
     recorded = folder / module.path
     inside = module.name.replace(".", "/")
-    candidates = [recorded]
-    for entry in search_path:
-        archive = [Path(entry)] if Path(entry).name == recorded.name else []
-        candidates += [*archive, Path(entry, f"{inside}.py"), Path(entry, inside, "__init__.py")]
+    candidates: list[Path] = []
+    for entry in map(Path, search_path):
+        archive = [entry] if entry.name == recorded.name else []
+        candidates += [*archive, entry / inside / "__init__.py", entry / f"{inside}.py"]
     return next((each for each in candidates if each.is_file()), recorded)
 
 
