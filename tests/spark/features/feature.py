@@ -17,17 +17,39 @@ from tests.tpc.compare import UNORDERED, Order
 
 
 @dataclass(frozen=True)
+class Plan:
+    """AQE's plan as text: what the query started with, and what it ended with."""
+
+    initial: str
+    final: str
+
+    @staticmethod
+    def of(frame: DataFrame) -> "Plan":
+        """The plan of a frame that has been collected."""
+        text = str(frame._jdf.queryExecution().executedPlan().toString())
+        # Subqueries inside have such a line too, but indented.
+        final, _, initial = text.partition("\n+- == Initial Plan ==\n")
+        return Plan(initial, final)
+
+
+@dataclass(frozen=True)
 class Feature:
+    """A query, and regular expressions that are found in its plan only if the feature is there."""
+
     name: str
     build: Callable[[SparkSession, Path], DataFrame]
-    plan_contains: tuple[str, ...]  # regular expressions, each found in the plan's text after the run
+    plan_contains: tuple[str, ...]  # the final plan
     conf: Mapping[str, str] = field(default_factory=dict)  # of the session
     context_conf: Mapping[str, str] = field(default_factory=dict)  # of a SparkContext of its own
     order: Order = UNORDERED
+    initial_plan_contains: tuple[str, ...] = ()
 
-    def missing_in(self, plan: str) -> list[str]:
+    def missing_in(self, plan: Plan) -> list[str]:
         """What should be in the executed plan and is not."""
-        return [pattern for pattern in self.plan_contains if not re.search(pattern, plan)]
+        wanted = [(pattern, plan.final) for pattern in self.plan_contains]
+        # Without a shuffle there would be nothing to stop at.
+        wanted += [(pattern, plan.initial) for pattern in (*self.initial_plan_contains, "Exchange")]
+        return [pattern for pattern, text in wanted if not re.search(pattern, text)]
 
 
 def sql_feature(
@@ -37,14 +59,10 @@ def sql_feature(
     conf: Mapping[str, str] | None = None,
     context_conf: Mapping[str, str] | None = None,
     order: Order = UNORDERED,
+    initial_plan_contains: tuple[str, ...] = (),
 ) -> Feature:
     def build(spark: SparkSession, folder: Path) -> DataFrame:
         open_tables(spark, folder)
         return spark.sql(text)
 
-    return Feature(name, build, plan_contains, conf or {}, context_conf or {}, order)
-
-
-def executed_plan(frame: DataFrame) -> str:
-    """The plan's text; once collected, AQE's final plan and, below it, the initial one."""
-    return str(frame._jdf.queryExecution().executedPlan().toString())
+    return Feature(name, build, plan_contains, conf or {}, context_conf or {}, order, initial_plan_contains)

@@ -70,7 +70,7 @@ FEATURES = [
         "null-aware anti join against a null",
         """SELECT grp, count(*), sum(id) FROM facts WHERE k NOT IN (SELECT k FROM dims) GROUP BY grp
         UNION ALL SELECT -1, count(*), sum(id) FROM facts""",
-        r"BroadcastHashJoin .* LeftAnti, BuildRight, true",
+        initial_plan_contains=(r"BroadcastHashJoin .* LeftAnti, BuildRight, true",),
     ),
     sql_feature(
         "nested loop join",

@@ -3,7 +3,7 @@
 The functions are made inside their builders: so they are pickled by value, and the workers need nothing of
 the tests.
 """
-# pandas has no stubs here, and PySpark's know neither UDFs that are typed by hints nor plain classes as UDTFs.
+# pandas has no stubs here, and PySpark's know neither UDFs typed by hints nor plain classes as UDTFs.
 # mypy: disable-error-code="arg-type, call-overload, import-untyped, untyped-decorator"
 
 from collections.abc import Iterator

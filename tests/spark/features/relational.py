@@ -99,7 +99,7 @@ FEATURES = [
     sql_feature(
         "limit of any rows, counted",
         "SELECT count(*) FROM (SELECT * FROM (SELECT DISTINCT k, name FROM facts) LIMIT 100)",
-        r"GlobalLimit 100",
+        r"LocalLimit 100",
     ),
     sql_feature(
         "union",
