@@ -1,0 +1,135 @@
+package org.apache.spark.sql.godwit
+
+import java.util.Base64
+import java.util.concurrent.{Callable, Executors}
+
+import scala.util.{Failure, Success, Try}
+
+import org.json4s._
+import org.json4s.JsonDSL._
+import org.json4s.jackson.JsonMethods.{compact, parse, render}
+
+import org.apache.spark.{SparkContext, SparkEnv}
+import org.apache.spark.api.java.JavaSparkContext
+import org.apache.spark.shuffle.sort.SortShuffleManager
+import org.apache.spark.sql.execution.{QueryExecution, SQLExecution}
+import org.apache.spark.sql.internal.SQLConf
+
+/**
+ * The one door between the agent in Python and the driver's JVM: strings of JSON in and out, nothing is
+ * decided here. See `godwit.extractor.jvm` for the other side.
+ */
+object Agent {
+  private implicit val formats: Formats = DefaultFormats
+  @volatile private var sc: SparkContext = _
+  @volatile private var watch: Watch = _
+  @volatile private var graceMs = 30000L
+
+  def start(context: JavaSparkContext, options: String): Unit = {
+    val json = parse(options)
+    sc = context.sc
+    graceMs = (json \ "grace_ms").extractOrElse(30000L)
+    watch = new Watch(sc)
+    sc.addSparkListener(watch)
+    Fallback.start(SparkEnv.get.rpcEnv)
+    pin(SQLConf.LEAF_NODE_DEFAULT_PARALLELISM.key)
+    pin(SQLConf.COALESCE_PARTITIONS_MIN_PARTITION_NUM.key)
+    (json \ "stop_after_stages").extractOpt[Int].foreach(Gate.setStopAfter)
+    Notices.takeSigterm()
+  }
+
+  /** Both default to the number of cores, which is another one on the next driver: rows of samples would change. */
+  private def pin(key: String): Unit = sc.conf.setIfMissing(key, sc.defaultParallelism.toString)
+
+  def pinned(): String = compact(render(JObject(
+    Seq(SQLConf.LEAF_NODE_DEFAULT_PARALLELISM.key, SQLConf.COALESCE_PARTITIONS_MIN_PARTITION_NUM.key)
+      .map(k => k -> JString(sc.conf.get(k))).toList)))
+
+  def awaitNotice(timeoutMs: Long): String = Notices.await(timeoutMs).fold("") { case (kind, at) =>
+    compact(render(("kind" -> kind) ~ ("at_ms" -> at) ~ ("grace_ms" -> graceMs)))
+  }
+
+  def setStopAfterStages(stages: Int): Unit = Gate.setStopAfter(stages)
+  def closeGate(): Unit = Gate.close()
+  def openGate(): Unit = Gate.open()
+
+  /** Quiet: no job of the program for two looks in a row, and no stage finished in between. */
+  def awaitQuiet(timeoutMs: Long): Boolean = {
+    val deadline = System.nanoTime() + timeoutMs * 1000000
+    def look(): (Boolean, Int) = { watch.settle(); (watch.idle, watch.stagesRun) }
+    var last = look()
+    var quiet = false
+    while (!quiet && System.nanoTime() < deadline) {
+      Thread.sleep(15)
+      val now = look()
+      quiet = last._1 && now._1 && last._2 == now._2
+      last = now
+    }
+    quiet
+  }
+
+  private case class Live(execution: Long, description: String, qe: QueryExecution, view: Snapshot)
+
+  private def live: Seq[Live] = watch.executions.flatMap { case (id, description) =>
+    Option(SQLExecution.getQueryExecution(id)).map { qe =>
+      Live(id, description, qe, new Snapshot(id, qe.executedPlan, qe.sparkSession, watch.runMs))
+    }
+  }
+
+  def snapshot(): String = {
+    watch.settle()
+    val parked = Gate.parked
+    val queries = live.map { l =>
+      ("execution" -> l.execution) ~ ("description" -> l.description) ~ ("write" -> Watch.effect(l.qe.executedPlan).isDefined) ~
+        ("parked" -> parked.contains(l.execution)) ~ ("result_running" -> (l.view.resultRunning && !parked.contains(l.execution))) ~
+        ("pipelines" -> l.view.pipelines.map(_.json))
+    }
+    compact(render(("taken_at_ms" -> System.currentTimeMillis()) ~ ("spark_version" -> sc.version) ~ ("refusal" -> refusal.fold[JValue](JNull)(JString(_))) ~
+      ("side_effects" -> watch.sideEffects) ~ ("stages_finished" -> Gate.stagesFinished) ~ ("queries" -> queries)))
+  }
+
+  private def refusal: Option[String] =
+    if (!ThisSpark.shuffleManager.isInstanceOf[SortShuffleManager]) {
+      Some(s"the shuffle manager ${ThisSpark.shuffleManager.getClass.getName} keeps blocks where Godwit cannot read them; use Spark's own")
+    } else if (sc.conf.get("spark.plugins", "").contains("SparkConnectPlugin")) Some("Spark Connect sessions are not resumable")
+    else None
+
+  /** Several exchanges side by side, each in a thread of its own; one that fails leaves the others alone. */
+  def extract(request: String): String = {
+    val json = parse(request)
+    val (base, timeoutMs) = ((json \ "base").extract[String], (json \ "timeout_ms").extract[Long])
+    val views = live.flatMap(_.view.pipelines).map(p => p.id -> p).toMap
+    val wanted = (json \ "pipelines").extract[Seq[String]].zipWithIndex
+    val extract = new Extract(sc, base, timeoutMs)
+    val pool = Executors.newFixedThreadPool(math.max(1, math.min(4, wanted.size)))
+    try {
+      val futures = wanted.map { case (id, i) => id -> pool.submit(task(extract, views.get(id), s"f$i")) }
+      val (fragments, failed) = futures.map { case (id, f) => id -> Try(f.get()) }.partition(_._2.isSuccess)
+      compact(render(
+        ("fragments" -> fragments.collect { case (id, Success(f)) => described(id, f, base) }) ~
+        ("failed" -> failed.collect { case (id, Failure(e)) =>
+          ("pipeline" -> id) ~ ("reason" -> Option(e.getCause).getOrElse(e).toString) ~ ("refused" -> Option(e.getCause).exists(_.isInstanceOf[Refused]))
+        })))
+    } finally pool.shutdownNow()
+  }
+
+  private def task(extract: Extract, view: Option[PipelineView], name: String): Callable[Fragment] = () => {
+    sc.setJobGroup(Watch.JobGroup, s"godwit: moving ${view.map(_.operator).getOrElse(name)}", interruptOnCancel = false)
+    sc.setLocalProperty(SparkContext.SPARK_SCHEDULER_POOL, Watch.JobGroup)
+    val found = for (v <- view; stage <- v.stage; print <- v.fingerprint.toOption) yield extract.stage(stage, print, v.operator, name)
+    found.getOrElse(throw new IllegalStateException("the pipeline is gone"))
+  }
+
+  private def described(id: String, f: Fragment, base: String): JObject =
+    ("pipeline" -> id) ~ ("fingerprint" -> f.fingerprint) ~ ("kind" -> f.kind) ~ ("label" -> f.label) ~ ("bytes" -> f.bytes) ~ ("rows" -> f.rows.fold[JValue](JNull)(JLong(_))) ~
+      ("name" -> f.folder.stripPrefix(base + "/")) ~ ("descriptor" -> Base64.getEncoder.encodeToString(Fragment.encode(f)))
+
+  def load(request: String): Unit = Fragments.load((parse(request) \ "fragments").extract[Seq[JObject]].map { f =>
+    Fragment.decode(Base64.getDecoder.decode((f \ "descriptor").extract[String])).copy(folder = (f \ "folder").extract[String])
+  })
+
+  def report(): String = compact(render(
+    ("used" -> Fragments.usedFragments.map(f => ("fingerprint" -> f.fingerprint) ~ ("label" -> f.label))) ~
+      ("fallbacks" -> Fragments.lostFragments.map { case (f, why) => ("fingerprint" -> f.fingerprint) ~ ("label" -> f.label) ~ ("reason" -> why) }) ~
+      ("stages_run" -> watch.stagesRun)))
+}

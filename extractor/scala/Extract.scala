@@ -1,0 +1,162 @@
+package org.apache.spark.sql.godwit
+
+import java.io.{ByteArrayInputStream, ByteArrayOutputStream, InputStream}
+import java.util.Base64
+import java.util.zip.{Deflater, DeflaterOutputStream}
+
+import scala.concurrent.Future
+import scala.concurrent.duration._
+
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark._
+import org.apache.spark.broadcast.Broadcast
+import org.apache.spark.internal.config
+import org.apache.spark.io.CompressionCodec
+import org.apache.spark.rdd.{DeterministicLevel, RDD}
+import org.apache.spark.scheduler.MapStatus
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.execution.UnsafeRowSerializer
+import org.apache.spark.sql.execution.adaptive._
+import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
+import org.apache.spark.sql.execution.joins.BroadcastRows
+import org.apache.spark.util.{SerializableConfiguration, ThreadUtils}
+
+/**
+ * Takes the rows of finished exchanges out to the store. A shuffle's blocks go as they lie on the executors'
+ * disks, by a Spark job that neither decodes nor sends them through the driver; a broadcast's rows are in the
+ * driver already.
+ */
+class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
+  private lazy val hadoop = sc.broadcast(new SerializableConfiguration(sc.hadoopConfiguration))
+
+  def stage(stage: ExchangeQueryStageExec, fingerprint: String, label: String, name: String): Fragment = stage match {
+    case s: ShuffleQueryStageExec => shuffle(s, s.shuffle.asInstanceOf[ShuffleExchangeExec], fingerprint, label, s"$base/$name")
+    case b: BroadcastQueryStageExec => broadcast(b, fingerprint, label, s"$base/$name")
+  }
+
+  private def shuffle(stage: ShuffleQueryStageExec, exchange: ShuffleExchangeExec, fingerprint: String, label: String, folder: String): Fragment = {
+    val statistics = stage.getRuntimeStatistics
+    val codec = if (sc.conf.get(config.SHUFFLE_COMPRESS)) Some(sc.conf.get(config.IO_COMPRESSION_CODEC)) else None
+    val empty = Fragment(fingerprint, "shuffle", label, folder, 0, exchange.numPartitions, Nil, "",
+      statistics.sizeInBytes.toLong, statistics.rowCount.map(_.toLong), codec, exchange.output.size, Nil)
+    if (exchange.inputRDD.getNumPartitions == 0) empty
+    else {
+      val dependency = exchange.shuffleDependency
+      if (dependency.rdd.outputDeterministicLevel == DeterministicLevel.INDETERMINATE) throw new Refused("Spark calls its rows indeterminate")
+      val bytes = Extract.await(sc.submitMapStage(dependency), timeoutMs).bytesByPartitionId
+      val files = if (bytes.exists(_ > 0)) write(dependency, Extract.groups(bytes, sc.defaultParallelism), folder) else Nil
+      empty.copy(mappers = exchange.numMappers, bytesByPartition = bytes.toSeq,
+        blockSizes = BlockSizes.encode(dependency.shuffleId, exchange.numPartitions), files = files)
+    }
+  }
+
+  private def write(dependency: ShuffleDependency[Int, InternalRow, InternalRow], groups: Seq[(Int, Int)], folder: String): Seq[BlockFile] = {
+    val rdd = new ExtractRDD(sc, dependency, groups.toArray, folder, hadoop)
+    val files = new Array[BlockFile](groups.size)
+    val job = sc.submitJob(rdd, (it: Iterator[BlockFile]) => it.next(), groups.indices, (i: Int, f: BlockFile) => files(i) = f, ())
+    Extract.await(job, timeoutMs)
+    files.toSeq
+  }
+
+  private def broadcast(stage: BroadcastQueryStageExec, fingerprint: String, label: String, folder: String): Fragment = {
+    val rows = BroadcastRows(stage.broadcast.executeBroadcast[Any]().value)
+    val codec = sc.conf.get(config.IO_COMPRESSION_CODEC)
+    val toUnsafe = UnsafeProjection.create(stage.output.map(_.dataType).toArray)
+    val bytes = new ByteArrayOutputStream
+    val stream = new UnsafeRowSerializer(stage.output.size).newInstance()
+      .serializeStream(CompressionCodec.createCodec(sc.conf, codec).compressedOutputStream(bytes))
+    var count = 0L
+    rows.foreach { r =>
+      stream.writeKey(0)
+      stream.writeValue(r match { case u: UnsafeRow => u; case other => toUnsafe(other) })
+      count += 1
+    }
+    stream.close()
+    val block = Iterator((0, new ByteArrayInputStream(bytes.toByteArray): InputStream))
+    val file = Extract.writeFile(s"$folder/0.blocks", 0, 1, hadoop.value.value, _ => if (count > 0) block else Iterator.empty)
+    Fragment(fingerprint, "broadcast", label, folder, 1, 1, Seq(bytes.size.toLong), "", stage.getRuntimeStatistics.sizeInBytes.toLong,
+      Some(count), Some(codec), stage.output.size, Seq(file))
+  }
+}
+
+object Extract {
+  private val GroupBytes = 16L << 20
+
+  def await[T](future: Future[T], timeoutMs: Long): T = try ThreadUtils.awaitResult(future, timeoutMs.millis) catch {
+    case e: Throwable =>
+      future match { case action: FutureAction[_] => action.cancel(); case _ => }
+      throw e
+  }
+
+  /** Neighbouring partitions share a task and a file: small states take one of each, large ones keep every core busy. */
+  def groups(bytes: Array[Long], cores: Int): Seq[(Int, Int)] = {
+    val size = math.max(GroupBytes, bytes.sum / math.max(1, 4 * cores))
+    val ends = bytes.indices.foldLeft((List.empty[Int], 0L)) { case ((cuts, sum), i) =>
+      if (sum + bytes(i) >= size) ((i + 1) :: cuts, 0L) else (cuts, sum + bytes(i))
+    }._1.reverse
+    val cuts = (0 +: ends) ++ (if (ends.lastOption.contains(bytes.length)) Nil else Seq(bytes.length))
+    cuts.zip(cuts.tail)
+  }
+
+  def writeFile(path: String, first: Int, last: Int, conf: org.apache.hadoop.conf.Configuration, blocks: Int => Iterator[(Int, InputStream)]): BlockFile = {
+    val target = new Path(path)
+    val fs = Blocks.fileSystem(target, conf)
+    var done = false
+    try {
+      val out = fs.create(target, false)
+      try {
+        val writer = new BlockWriter(out)
+        (first until last).foreach(r => writer.section(blocks(r)))
+        val (offset, length, crc) = writer.finish()
+        out.close()
+        done = true
+        BlockFile(target.getName, first, last, offset, length, crc)
+      } finally if (!done) out.close()
+    } finally if (!done) fs.delete(target, false)
+  }
+}
+
+/** One task per group of reduce partitions. The file's name is the attempt's own: a retried task never shares it. */
+class ExtractRDD(sc: SparkContext, dependency: ShuffleDependency[Int, InternalRow, InternalRow], groups: Array[(Int, Int)],
+    folder: String, hadoop: Broadcast[SerializableConfiguration]) extends RDD[BlockFile](sc, Seq(dependency)) {
+
+  private val shuffleId = dependency.shuffleId
+
+  override protected def getPartitions: Array[Partition] =
+    groups.indices.map(i => new Partition { override val index: Int = i }: Partition).toArray
+
+  override def compute(split: Partition, context: TaskContext): Iterator[BlockFile] = {
+    val (first, last) = groups(split.index)
+    val name = s"$folder/$first-$last-${context.taskAttemptId()}.blocks"
+    Iterator(Extract.writeFile(name, first, last, hadoop.value.value, ThisSpark.rawBlocks(shuffleId, _, context)))
+  }
+}
+
+/** The (logarithmic) size of every block, as Spark's own map statuses keep them: AQE splits skewed partitions by these. */
+object BlockSizes {
+  private def tracker = SparkEnv.get.mapOutputTracker.asInstanceOf[MapOutputTrackerMaster]
+
+  def encode(shuffleId: Int, partitions: Int): String = {
+    val bytes = new ByteArrayOutputStream
+    val out = new DeflaterOutputStream(bytes, new Deflater(Deflater.BEST_SPEED))
+    tracker.shuffleStatuses(shuffleId).withMapStatuses(_.foreach { status =>
+      out.write(Array.tabulate(partitions)(r => MapStatus.compressSize(status.getSizeForBlock(r))))
+    })
+    out.close()
+    Base64.getEncoder.encodeToString(bytes.toByteArray)
+  }
+
+  /** Registers a stored exchange's sizes under a shuffle id of this driver. */
+  def register(shuffleId: Int, fragment: Fragment, location: org.apache.spark.storage.BlockManagerId): Unit = {
+    val in = new java.util.zip.InflaterInputStream(new ByteArrayInputStream(Base64.getDecoder.decode(fragment.blockSizes)))
+    tracker.registerShuffle(shuffleId, fragment.mappers, fragment.partitions)
+    (0 until fragment.mappers).foreach { map =>
+      val sizes = in.readNBytes(fragment.partitions).map(MapStatus.decompressSize)
+      tracker.registerMapOutput(shuffleId, map, MapStatus(location, sizes, map))
+    }
+  }
+
+  def unregister(shuffleId: Int): Unit = tracker.unregisterShuffle(shuffleId)
+}

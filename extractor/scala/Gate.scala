@@ -1,0 +1,86 @@
+package org.apache.spark.sql.godwit
+
+import java.util.Collections
+import java.util.concurrent.{ConcurrentHashMap, LinkedBlockingQueue, TimeUnit}
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.spark.SparkContext
+import org.apache.spark.sql.SparkSessionExtensions
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
+import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution.{SparkPlan, SQLExecution}
+import org.apache.spark.sql.execution.adaptive.{LogicalQueryStage, QueryStageExec, StageAccess}
+
+/**
+ * How a query is stopped without its program seeing anything: its thread waits here, at AQE's next
+ * re-planning, until the gate opens again or the process is gone. No exception, no handler of the program.
+ * A query that begins while the gate is closed waits before it is optimized.
+ */
+object Gate {
+  @volatile private var closed = false
+  private val parkedExecutions = ConcurrentHashMap.newKeySet[java.lang.Long]
+  private val finished = Collections.newSetFromMap(new java.util.WeakHashMap[AnyRef, java.lang.Boolean])
+  @volatile private var stopAfter = 0
+  private var finishedCount = 0
+
+  def close(): Unit = synchronized { closed = true }
+  def open(): Unit = synchronized { closed = false; notifyAll() }
+  def parked: Set[Long] = parkedExecutions.asScala.map(_.longValue).toSet
+  def stagesFinished: Int = synchronized(finishedCount)
+  def setStopAfter(stages: Int): Unit = synchronized { stopAfter = stages }
+
+  def pass(): Unit = if (closed) synchronized {
+    val execution = SparkContext.getActive.flatMap(sc => Option(sc.getLocalProperty(SQLExecution.EXECUTION_ID_KEY))).map(id => Long.box(id.toLong))
+    execution.foreach(parkedExecutions.add)
+    try while (closed) wait() finally execution.foreach(parkedExecutions.remove)
+  }
+
+  /** Counts the query stages that this re-planning finds finished, each once, and closes the gate at the asked number. */
+  def count(plan: LogicalPlan): Unit = synchronized {
+    plan.foreach { case LogicalQueryStage(_, physical) => physical.foreach(countStages); case _ => }
+    if (stopAfter > 0 && finishedCount >= stopAfter) {
+      stopAfter = 0
+      closed = true
+      Notices.raise("stages")
+    }
+  }
+
+  private def countStages(p: SparkPlan): Unit = p match {
+    case stage: QueryStageExec =>
+      val own = stage.plan match { case _: StoredShuffleExec | _: StoredBroadcastExec => false; case _ => true }
+      if (own && stage.isMaterialized && finished.add(StageAccess.identity(stage))) finishedCount += 1
+      stage.plan.foreach(countStages)
+    case _ =>
+  }
+}
+
+/** What happens to the driver from outside, for the agent to fetch. */
+object Notices {
+  private val queue = new LinkedBlockingQueue[(String, Long)]
+
+  def raise(kind: String): Unit = queue.put((kind, System.currentTimeMillis()))
+  def await(timeoutMs: Long): Option[(String, Long)] = Option(queue.poll(timeoutMs, TimeUnit.MILLISECONDS))
+
+  /** Spark ends the JVM in its shutdown hooks within a second of a SIGTERM, before Python hears of it. */
+  def takeSigterm(): Unit = sun.misc.Signal.handle(new sun.misc.Signal("TERM"), _ => raise("sigterm"))
+}
+
+/** Beneath a re-planning of AQE: no stage starts between a finished one and the gate. */
+case class GateAtReplanning() extends Rule[LogicalPlan] {
+  override def apply(plan: LogicalPlan): LogicalPlan = { Gate.count(plan); Gate.pass(); plan }
+}
+
+case class GateAtStart() extends Rule[LogicalPlan] {
+  override def apply(plan: LogicalPlan): LogicalPlan = { Gate.pass(); plan }
+}
+
+/** Named in `spark.sql.extensions` by the activation. */
+class Extensions extends (SparkSessionExtensions => Unit) {
+  override def apply(extensions: SparkSessionExtensions): Unit = {
+    extensions.injectPreCBORule(_ => GateAtStart())
+    extensions.injectRuntimeOptimizerRule(_ => GateAtReplanning())
+    extensions.injectQueryStagePrepRule(session => Substitute(session.asInstanceOf[SparkSession]))
+  }
+}

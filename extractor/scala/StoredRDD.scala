@@ -1,0 +1,81 @@
+package org.apache.spark.sql.godwit
+
+import java.io.IOException
+
+import org.apache.spark._
+import org.apache.spark.broadcast.Broadcast
+import org.apache.spark.io.CompressionCodec
+import org.apache.spark.rdd.{DeterministicLevel, RDD}
+import org.apache.spark.shuffle.FetchFailedException
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution._
+import org.apache.spark.util.SerializableConfiguration
+
+/**
+ * Reads stored blocks as a shuffle reader would, each task its own. A block that proves to be lost is a fetch
+ * failure: Spark then runs this stage again, by which time `Fallback` has given this RDD the real shuffle of
+ * the exchange that the stored one replaced.
+ */
+class StoredRDD(sc: SparkContext, fragment: Fragment, specs: Array[ShufflePartitionSpec],
+    pad: ShuffleDependency[Int, InternalRow, InternalRow], hadoop: Broadcast[SerializableConfiguration])
+    extends RDD[InternalRow](sc, Nil) {
+
+  @volatile private var recomputed: ShuffleDependency[Int, InternalRow, InternalRow] = _
+  private val padId = pad.shuffleId
+
+  def fallBackTo(dependency: ShuffleDependency[Int, InternalRow, InternalRow]): Unit = {
+    recomputed = dependency
+    clearDependencies() // the scheduler asks for the dependencies again when it runs the stage again
+  }
+
+  override protected def getDependencies: Seq[Dependency[_]] = Seq(if (recomputed != null) recomputed else pad)
+  override protected def getOutputDeterministicLevel: DeterministicLevel.Value = DeterministicLevel.UNORDERED
+
+  override protected def getPartitions: Array[Partition] =
+    specs.indices.map(i => new Partition { override val index: Int = i }: Partition).toArray
+
+  override def compute(split: Partition, context: TaskContext): Iterator[InternalRow] = {
+    val (maps, reduces) = specs(split.index) match {
+      case CoalescedPartitionSpec(first, last, _) => ((0, Int.MaxValue), (first, last))
+      case PartialReducerPartitionSpec(reduce, firstMap, lastMap, _) => ((firstMap, lastMap), (reduce, reduce + 1))
+      case PartialMapperPartitionSpec(map, first, last) => ((map, map + 1), (first, last))
+      case CoalescedMapperPartitionSpec(firstMap, lastMap, reducers) => ((firstMap, lastMap), (0, reducers))
+    }
+    if (recomputed != null) shuffled(maps, reduces, context) else stored(maps, reduces, context)
+  }
+
+  private def stored(maps: (Int, Int), reduces: (Int, Int), context: TaskContext): Iterator[InternalRow] = {
+    val reader = new BlockReader(fragment, hadoop.value.value)
+    context.addTaskCompletionListener[Unit](_ => reader.close())
+    val rows = (reduces._1 until reduces._2).iterator.flatMap(r => StoredRDD.rows(fragment, reader, r, maps._1, maps._2))
+    new Iterator[InternalRow] {
+      override def hasNext: Boolean = guarded(rows.hasNext)
+      override def next(): InternalRow = guarded(rows.next())
+      private def guarded[T](body: => T): T = try body catch {
+        case e: IOException =>
+          Fallback.report(fragment, e.getMessage)
+          throw new FetchFailedException(null, padId, -1L, -1, reduces._1, s"stored exchange ${fragment.label} lost a block: ${e.getMessage}", e)
+      }
+    }
+  }
+
+  /** Ranges of mappers keep tiling the whole when the recomputed shuffle has another number of them. */
+  private def shuffled(maps: (Int, Int), reduces: (Int, Int), context: TaskContext): Iterator[InternalRow] = {
+    val mappers = recomputedMappers
+    def scaled(map: Int): Int = if (map == Int.MaxValue) mappers else (map.toLong * mappers / fragment.mappers).toInt
+    val metrics = context.taskMetrics().createTempShuffleReadMetrics()
+    ThisSpark.shuffleManager.getReader[Int, InternalRow](
+      recomputed.shuffleHandle, scaled(maps._1), scaled(maps._2), reduces._1, reduces._2, context, metrics).read().map(_._2)
+  }
+
+  private lazy val recomputedMappers: Int = Fallback.mappers(recomputed)
+}
+
+object StoredRDD {
+  def rows(fragment: Fragment, reader: BlockReader, reduce: Int, firstMap: Int, lastMap: Int): Iterator[UnsafeRow] =
+    reader.open(reduce, firstMap, lastMap).iterator.flatMap { verified =>
+      val in = fragment.codec.fold[java.io.InputStream](verified)(c => CompressionCodec.createCodec(SparkEnv.get.conf, c).compressedInputStream(verified))
+      new UnsafeRowSerializer(fragment.fields).newInstance().deserializeStream(in).asKeyValueIterator.map(_._2.asInstanceOf[UnsafeRow])
+    }
+}

@@ -1,0 +1,78 @@
+package org.apache.spark.sql.godwit
+
+import java.util.concurrent.ConcurrentHashMap
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.spark.SparkContext
+import org.apache.spark.scheduler._
+import org.apache.spark.sql.catalyst.analysis.{GlobalTempView, LocalTempView}
+import org.apache.spark.sql.execution._
+import org.apache.spark.sql.execution.command.{CreateViewCommand, DataWritingCommandExec, ExecutedCommandExec, RunnableCommand}
+import org.apache.spark.sql.execution.datasources.v2.V2CommandExec
+import org.apache.spark.sql.execution.ui.{SparkListenerSQLExecutionEnd, SparkListenerSQLExecutionStart}
+
+/** What has run on this driver: jobs and queries under way, run times of shuffles, and side effects that are done. */
+class Watch(sc: SparkContext) extends SparkListener {
+  private val jobs = ConcurrentHashMap.newKeySet[Int]
+  private val started = new ConcurrentHashMap[Long, String]
+  private val shuffleRunMs = new ConcurrentHashMap[Int, Long]
+  private val effects = new java.util.concurrent.ConcurrentLinkedQueue[String]
+  private val effectJobs = new ConcurrentHashMap[Int, String]
+  @volatile private var stages = 0
+
+  def settle(): Unit = sc.listenerBus.waitUntilEmpty(2000)
+  def idle: Boolean = jobs.isEmpty
+  def executions: Seq[(Long, String)] = started.asScala.toSeq.sortBy(_._1)
+  def runMs(shuffleId: Int): Long = shuffleRunMs.getOrDefault(shuffleId, 0L)
+  def sideEffects: Seq[String] = effects.asScala.toSeq
+  def stagesRun: Int = stages
+
+  override def onJobStart(start: SparkListenerJobStart): Unit = {
+    val own = Option(start.properties).exists(_.getProperty(SparkContext.SPARK_JOB_GROUP_ID) == Watch.JobGroup)
+    if (!own) jobs.add(start.jobId)
+    start.stageInfos.map(_.name).find(n => n.contains("SparkHadoopWriter") || n.startsWith("foreach")).foreach(effectJobs.put(start.jobId, _))
+  }
+
+  override def onJobEnd(end: SparkListenerJobEnd): Unit = {
+    jobs.remove(end.jobId)
+    Option(effectJobs.remove(end.jobId)).foreach(name => effects.add(s"job ${end.jobId}: $name"))
+  }
+
+  override def onStageCompleted(end: SparkListenerStageCompleted): Unit = {
+    val info = end.stageInfo
+    if (info.failureReason.isEmpty) stages += 1
+    info.shuffleDepId.foreach(id => shuffleRunMs.merge(id, info.taskMetrics.executorRunTime, (a: Long, b: Long) => a + b))
+  }
+
+  override def onOtherEvent(event: SparkListenerEvent): Unit = event match {
+    case s: SparkListenerSQLExecutionStart => started.put(s.executionId, s.description)
+    case e: SparkListenerSQLExecutionEnd =>
+      started.remove(e.executionId)
+      if (e.qe != null && e.executionFailure.isEmpty) {
+        Watch.effect(e.qe.executedPlan).foreach(what => effects.add(s"execution ${e.executionId}: $what"))
+      }
+    case _ =>
+  }
+}
+
+object Watch {
+  val JobGroup = "godwit"
+
+  /** The side effect of a plan, if it has one. Commands count as such unless they are known to be none. */
+  def effect(plan: SparkPlan): Option[String] = plan match {
+    case w: DataWritingCommandExec => Some(w.cmd.nodeName)
+    case ExecutedCommandExec(c) => if (harmless(c)) None else Some(c.nodeName)
+    case v: V2CommandExec => if (harmlessNames.exists(v.nodeName.startsWith)) None else Some(v.nodeName)
+    case a: adaptive.AdaptiveSparkPlanExec => effect(a.inputPlan)
+    case _ => None
+  }
+
+  private val harmlessNames = Seq("Show", "Describe", "Explain", "Set", "Reset", "List", "Refresh", "CacheTable", "UncacheTable",
+    "ClearCache", "AddJar", "AddFile", "AddArchive", "Analyze", "CreateTempViewUsing", "DropTempView")
+
+  private def harmless(c: RunnableCommand): Boolean = c match {
+    case v: CreateViewCommand => v.viewType == LocalTempView || v.viewType == GlobalTempView
+    case other => harmlessNames.exists(other.nodeName.startsWith)
+  }
+}

@@ -1,0 +1,178 @@
+package org.apache.spark.sql.godwit
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.nio.file.{Files, Paths}
+import java.security.MessageDigest
+import java.util.Base64
+
+import org.apache.spark.api.python.PythonFunction
+import org.apache.spark.internal.config.IO_ENCRYPTION_ENABLED
+import org.apache.spark.SparkEnv
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.expressions.aggregate._
+import org.apache.spark.sql.catalyst.plans.{ExistenceJoin, JoinType}
+import org.apache.spark.sql.catalyst.util.{ArrayData, MapData}
+import org.apache.spark.sql.types._
+import org.apache.spark.unsafe.types.{CalendarInterval, UTF8String, VariantVal}
+
+/** Something a fingerprint must not vouch for. The message is shown to people: say what, not where. */
+class Refused(message: String) extends RuntimeException(message, null, false, false)
+
+/**
+ * Two drivers must agree on what an expression is without sharing anything but the program. Spark's own
+ * hashes and strings cannot serve: they differ between JVMs, are truncated, or are equal for two tables.
+ *
+ * This is a closed world: every value is written out by a rule below, length-prefixed so that no two
+ * contents share a text, and whatever no rule knows is refused. Operands that Spark orders by hash code are
+ * sorted by their own encoding. The input is a canonicalized plan's expression: names are gone, ids are
+ * positions.
+ */
+private[godwit] abstract class Encoding {
+
+  /** The digest of a subquery's plan; plans are the business of `Fingerprint`. */
+  protected def subquery(plan: Any): String
+
+  protected def sha(text: String): String =
+    MessageDigest.getInstance("SHA-256").digest(text.getBytes(UTF_8)).map("%02x".format(_)).mkString
+
+  protected def q(text: String): String = s"${text.length}:$text"
+
+  protected def all(values: Iterable[Any]): String = values.map(v => q(value(v))).mkString("[", "", "]")
+
+  protected def unordered(values: Iterable[Any]): String =
+    values.map(value).toSeq.sorted.map(q).mkString("{", "", "}")
+
+  private def bytes(array: Array[Byte]): String = Base64.getEncoder.encodeToString(array)
+
+  def value(any: Any): String = any match {
+    case null => "null"
+    case e: Expression => expression(e)
+    case t: DataType => "T" + q(t.json)
+    case m: AggregateMode => "m" + m.toString
+    case j: JoinType => join(j)
+    case i: ExprId => "@" + i.id // never the jvmId
+    case s: String => "s" + q(s)
+    case d: java.lang.Double => "D" + java.lang.Double.doubleToRawLongBits(d)
+    case f: java.lang.Float => "F" + java.lang.Float.floatToRawIntBits(f)
+    case n: java.lang.Number => n.getClass.getSimpleName + q(n.toString)
+    case b: java.lang.Boolean => b.toString
+    case c: java.lang.Character => "c" + c.charValue.toInt
+    case u: UTF8String => "u" + q(bytes(u.getBytes))
+    case d: Decimal => "d" + q(s"${d.toBigDecimal}/${d.precision}/${d.scale}")
+    case a: Array[Byte] => "B" + q(bytes(a))
+    case i: CalendarInterval => "I" + q(s"${i.months},${i.days},${i.microseconds}")
+    case v: VariantVal => "V" + q(bytes(v.getValue)) + q(bytes(v.getMetadata))
+    case o: Option[_] => "?" + o.map(value).fold("")(q)
+    case s: scala.collection.Set[_] => unordered(s)
+    case m: scala.collection.Map[_, _] => "M" + unordered(m)
+    case s: scala.collection.Seq[_] => all(s)
+    case a: Array[_] => all(a)
+    case (a, b) => "(" + q(value(a)) + q(value(b)) + ")"
+    case e: Enumeration#Value => "S" + q(e.toString)
+    case e: java.lang.Enum[_] => "E" + q(e.getDeclaringClass.getName + "." + e.name)
+    case c: Class[_] if c.getName.startsWith("org.apache.spark.") => "C" + q(c.getName)
+    case p: scala.Product if known(p) => q(p.getClass.getName) + all(p.productIterator.toSeq)
+    case other => throw new Refused(s"a value of ${other.getClass.getName}")
+  }
+
+  private def known(p: scala.Product): Boolean = {
+    val name = p.getClass.getName
+    name.startsWith("org.apache.spark.sql.catalyst.") || name.startsWith("org.apache.spark.sql.types.") ||
+    name == "org.apache.spark.sql.execution.joins.HashedRelationBroadcastMode"
+  }
+
+  /** The id of the attribute that an existence join adds is arbitrary, its position is not. */
+  private def join(joinType: JoinType): String = joinType match {
+    case ExistenceJoin(_) => "existence"
+    case other => "j" + q(other.sql)
+  }
+
+  /** Values of a literal or a local row, by their type: internal rows and arrays do not know it. */
+  protected def typed(any: Any, dataType: DataType): String = (any, dataType) match {
+    case (null, _) => "null"
+    case (a: ArrayData, ArrayType(element, _)) =>
+      all0(a.numElements(), i => if (a.isNullAt(i)) "null" else typed(a.get(i, element), element))
+    case (m: MapData, MapType(key, v, _)) =>
+      typed(m.keyArray(), ArrayType(key)) + typed(m.valueArray(), ArrayType(v))
+    case (r: InternalRow, s: StructType) => row(r, s.fields.map(_.dataType).toSeq)
+    case (v, u: UserDefinedType[_]) => q(u.getClass.getName) + typed(v, u.sqlType)
+    case (v, _) => value(v)
+  }
+
+  protected def row(r: InternalRow, types: Seq[DataType]): String =
+    all0(types.size, i => if (r.isNullAt(i)) "null" else typed(r.get(i, types(i)), types(i)))
+
+  private def all0(n: Int, element: Int => String): String = (0 until n).map(i => q(element(i))).mkString("(", "", ")")
+
+  def expression(e: Expression): String = e match {
+    case a: AttributeReference => "@" + a.exprId.id + q(a.dataType.json)
+    case a: Alias => "as@" + a.exprId.id + q(expression(a.child))
+    case l: Literal => "L" + q(l.dataType.json) + q(typed(l.value, l.dataType))
+    case u: PythonUDF => "PY" + u.evalType + q(value(u.dataType)) + all(u.children) + python(u.func, u.udfDeterministic)
+    case u: PythonUDAF => "PA" + u.evalType + q(value(u.dataType)) + all(u.children) + python(u.func, u.udfDeterministic)
+    case s: org.apache.spark.sql.execution.ScalarSubquery => "SCALAR" + subquery(s.plan)
+    case s: org.apache.spark.sql.execution.InSubqueryExec => "IN" + q(expression(s.child)) + subquery(s.plan)
+    case DynamicPruningExpression(child) => "PRUNE" + q(expression(child))
+    case a: AggregateExpression =>
+      "AE" + q(value(a.aggregateFunction)) + a.mode + a.isDistinct + q(value(a.filter))
+    case i: In => "IN" + q(expression(i.value)) + unordered(i.list.distinct)
+    case c: BinaryComparison if !c.isInstanceOf[EqualTo] && !c.isInstanceOf[EqualNullSafe] => comparison(c)
+    case _ if operator(e).isDefined =>
+      val op = operator(e).get
+      "COMM" + q(op) + operands(e, op).sorted.map(q).mkString("[", "", "]")
+    case _: ScalaUDF | _: UserDefinedExpression | _: CallMethodViaReflection => throw new Refused(s"a ${e.prettyName} function")
+    case _ if !e.deterministic && !LayoutSensitive.knows(e) && e.children.forall(_.deterministic) =>
+      throw new Refused(s"the non-deterministic ${e.prettyName}")
+    case p: scala.Product if e.getClass.getName.startsWith("org.apache.spark.sql.catalyst.") =>
+      q(e.getClass.getName) + all(p.productIterator.toSeq)
+    case _ => throw new Refused(s"an expression of ${e.getClass.getName}")
+  }
+
+  /** Spark turns `a > b` into `b < a` where that orders the operands' hash codes. */
+  private def comparison(c: BinaryComparison): String = {
+    val (left, right, name) = (expression(c.left), expression(c.right), c.getClass.getSimpleName)
+    if (left <= right) q(name) + q(left) + q(right)
+    else q(if (name.startsWith("Greater")) name.replace("Greater", "Less") else name.replace("Less", "Greater")) + q(right) + q(left)
+  }
+
+  /** Commutative operators whose operands the canonical form orders by hash code; the evaluation mode is part of them. */
+  private def operator(e: Expression): Option[String] = e match {
+    case m: MultiCommutativeOp => Some(m.opCls.getName + q(value(m.evalContext.orNull)))
+    case a: Add => Some(classOf[Add].getName + q(value(a.evalContext)))
+    case m: Multiply => Some(classOf[Multiply].getName + q(value(m.evalContext)))
+    case _: And | _: Or | _: EqualTo | _: EqualNullSafe | _: BitwiseAnd | _: BitwiseOr | _: BitwiseXor |
+        _: Greatest | _: Least => Some(e.getClass.getName)
+    case _ => None
+  }
+
+  private def operands(e: Expression, op: String): Seq[String] = {
+    val children = e match { case m: MultiCommutativeOp => m.operands; case _ => e.children }
+    val associative = !e.isInstanceOf[EqualTo] && !e.isInstanceOf[EqualNullSafe]
+    children.flatMap(c => if (associative && operator(c).contains(op)) operands(c, op) else Seq(expression(c)))
+  }
+
+  /**
+   * A pickled command alone does not identify a function: broadcast values travel beside it, and a closure
+   * over 1 MB is itself a broadcast. Their contents are hashed.
+   */
+  private def python(func: PythonFunction, deterministic: Boolean): String = {
+    if (!deterministic) throw new Refused("a non-deterministic Python function")
+    val broadcasts = Option(func.broadcastVars).map(b => scala.jdk.CollectionConverters.ListHasAsScala(b).asScala.toSeq).getOrElse(Nil)
+    if (broadcasts.nonEmpty && SparkEnv.get.conf.get(IO_ENCRYPTION_ENABLED)) {
+      throw new Refused("a Python function with an encrypted broadcast value")
+    }
+    q(bytes(func.command.toArray)) + q(func.pythonVer) +
+      broadcasts.map(b => q(fileDigest(b.value.path))).mkString("[", "", "]")
+  }
+
+  private def fileDigest(path: String): String = {
+    val digest = MessageDigest.getInstance("SHA-256")
+    val in = Files.newInputStream(Paths.get(path))
+    try {
+      val buffer = new Array[Byte](1 << 16)
+      Iterator.continually(in.read(buffer)).takeWhile(_ >= 0).foreach(digest.update(buffer, 0, _))
+    } finally in.close()
+    bytes(digest.digest())
+  }
+}

@@ -1,0 +1,211 @@
+package org.apache.spark.sql.godwit
+
+import java.util.{IdentityHashMap, TimeZone}
+
+import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
+import org.apache.spark.sql.catalyst.expressions.aggregate._
+import org.apache.spark.sql.catalyst.plans.JoinType
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution._
+import org.apache.spark.sql.execution.adaptive._
+import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
+import org.apache.spark.sql.execution.columnar.InMemoryTableScanExec
+import org.apache.spark.sql.execution.datasources.{CatalogFileIndex, InMemoryFileIndex}
+import org.apache.spark.sql.execution.exchange._
+import org.apache.spark.sql.execution.joins._
+import org.apache.spark.sql.execution.python._
+import org.apache.spark.sql.execution.window.{WindowExec, WindowGroupLimitExec}
+import org.apache.spark.sql.internal.SQLConf
+
+/**
+ * What an exchange holds, in 64 hex digits: equal in two drivers only if both plans give the same rows.
+ *
+ * AQE changes strategies in the middle of a query, so what cannot change the set of rows is not written
+ * down: exchanges, sorts, the kind of join or aggregate, codegen. That is only right beneath operators
+ * which do not look at order or layout (`rows`). Beneath the others (samples, limits, ids, row_number ...)
+ * the exact order and layout of the input is written down (`layout`), which exists over scans only: above an
+ * exchange rows arrive in any order, and the operator is refused.
+ *
+ * One object serves one pass over a plan: it remembers the digest of every node it has met.
+ */
+class Fingerprint(session: SparkSession) extends Encoding {
+  private val conf = session.sessionState.conf
+  private val rowsMemo = new IdentityHashMap[SparkPlan, Either[String, String]]
+  private lazy val settings = sha(Fingerprint.rowRelevant(conf))
+
+  /** Left: why not. `canonical` must come from `canonicalized` once: canonicalizing twice renumbers ids. */
+  def exchange(canonical: SparkPlan): Either[String, String] = try canonical match {
+    case s: ShuffleExchangeExec =>
+      Right(sha("SHUFFLE" + q(value(s.outputPartitioning)) + s.shuffleOrigin + types(s) + settings + rows(s.child)))
+    case b: BroadcastExchangeExec =>
+      Right(sha("BROADCAST" + q(value(b.mode)) + types(b) + settings + rows(b.child)))
+    case other => Left(s"an exchange of ${other.nodeName}")
+  } catch { case r: Refused => Left(r.getMessage) }
+
+  private def types(p: SparkPlan): String = all(p.output.map(_.dataType))
+
+  /** The digest of a plan's rows as a multiset. */
+  private def rows(p: SparkPlan): String = {
+    val known = rowsMemo.get(p)
+    val result = if (known != null) known else {
+      val fresh = try Right(sha(rows0(p))) catch { case r: Refused => Left(r.getMessage) }
+      rowsMemo.put(p, fresh)
+      fresh
+    }
+    result.fold(why => throw new Refused(why), identity)
+  }
+
+  private def rows0(p: SparkPlan): String = p match {
+    case _: Exchange | _: WholeStageCodegenExec | _: InputAdapter | _: AQEShuffleReadExec | _: SortExec |
+        _: ColumnarToRowExec | _: RowToColumnarExec | _: CoalesceExec | _: SubqueryExec => rows(p.children.head)
+    case j: ShuffledJoin => join(j.joinType, j.leftKeys, j.rightKeys, j.condition, nullAware = false, j)
+    case j: BroadcastHashJoinExec => join(j.joinType, j.leftKeys, j.rightKeys, j.condition, j.isNullAwareAntiJoin, j)
+    case j: BroadcastNestedLoopJoinExec => join(j.joinType, Nil, Nil, j.condition, nullAware = false, j)
+    case j: CartesianProductExec => join(org.apache.spark.sql.catalyst.plans.Inner, Nil, Nil, j.condition, nullAware = false, j)
+    case a: BaseAggregateExec =>
+      if (a.isStreaming) throw new Refused("a streaming aggregate")
+      val input = if (LayoutSensitive.aggregates(a.aggregateExpressions)) layout(a.child) else rows(a.child)
+      "AGGREGATE" + all(a.groupingExpressions) + all(a.aggregateExpressions) + all(a.aggregateAttributes) +
+        a.initialInputBufferOffset + all(a.resultExpressions) + input
+    case _: ProjectExec | _: FilterExec | _: ExpandExec | _: GenerateExec | _: UnionExec =>
+      node(p, if (p.expressions.exists(LayoutSensitive.within)) layout else rows)
+    case w: WindowExec =>
+      val ordered = LayoutSensitive.window(w.windowExpression) && !total(w.partitionSpec ++ w.orderSpec.map(_.child), w.child)
+      node(w, if (ordered) layout else rows)
+    case w: WindowGroupLimitExec =>
+      val ordered = w.rankLikeFunction.isInstanceOf[RowNumber] && !total(w.partitionSpec ++ w.orderSpec.map(_.child), w.child)
+      node(w, if (ordered) layout else rows)
+    case t: TakeOrderedAndProjectExec => node(t, if (total(t.sortOrder.map(_.child), t.child)) rows else layout)
+    case l: LimitExec =>
+      val sorted = l.child match { case s: SortExec => s.global && total(s.sortOrder.map(_.child), s.child); case _ => false }
+      node(l, if (sorted) c => sha(node(c, rows)) else layout)
+    case e: EvalPythonExec if Fingerprint.rowByRow(e) => node(e, rows)
+    case _: EvalPythonExec | _: MapInPandasExec | _: MapInArrowExec | _: SampleExec => node(p, layout)
+    case _: FlatMapGroupsInPandasExec | _: FlatMapGroupsInArrowExec | _: FlatMapCoGroupsInPandasExec |
+        _: ArrowAggregatePythonExec | _: ArrowWindowPythonExec => node(p, rows)
+    case leaf if leaf.children.isEmpty => source(leaf)
+    case other => throw new Refused(s"the operator ${other.nodeName}")
+  }
+
+  /** The digest of a plan's rows with their order and partitions. */
+  private def layout(p: SparkPlan): String = sha("LAYOUT" + (p match {
+    case _: WholeStageCodegenExec | _: InputAdapter | _: ColumnarToRowExec => layout(p.children.head)
+    case _: ProjectExec | _: FilterExec | _: ExpandExec | _: GenerateExec | _: SortExec | _: SampleExec |
+        _: LocalLimitExec | _: CoalesceExec => node(p, layout)
+    case e: EvalPythonExec => node(e, layout)
+    case _: MapInPandasExec | _: MapInArrowExec => node(p, layout)
+    case leaf if leaf.children.isEmpty =>
+      val switches = leaf.productIterator.collect { case b: Boolean => b }
+      source(leaf) + switches.mkString(",") + conf.filesMinPartitionNum.getOrElse(session.leafNodeDefaultParallelism)
+    case other => throw new Refused(s"an operator that depends on row order above ${other.nodeName}")
+  }))
+
+  private def node(p: SparkPlan, input: SparkPlan => String): String = {
+    val children = p.children
+    val arguments = p.productIterator.filter {
+      case c: SparkPlan => !children.exists(_ eq c)
+      case s: Seq[_] => s.isEmpty || !s.forall { case c: SparkPlan => children.exists(_ eq c); case _ => false }
+      case _ => true
+    }
+    q(p.getClass.getName) + all(arguments.toSeq) + children.map(input).mkString
+  }
+
+  private def join(joinType: JoinType, left: Seq[Expression], right: Seq[Expression], condition: Option[Expression],
+      nullAware: Boolean, p: SparkPlan): String =
+    "JOIN" + value(joinType) + nullAware + unordered(left.zip(right)) + q(value(condition)) + p.children.map(rows).mkString
+
+  /** Ties under these keys are equal rows, so that their order shows nowhere. */
+  private def total(keys: Seq[Expression], child: SparkPlan): Boolean = {
+    val ids = keys.collect { case a: AttributeReference => a.exprId.id }.toSet
+    child.output.indices.forall(i => ids.contains(i.toLong))
+  }
+
+  private def source(leaf: SparkPlan): String = leaf match {
+    case f: FileSourceScanExec => files(f)
+    case c: InMemoryTableScanExec =>
+      "CACHED" + all(c.attributes) + unordered(c.predicates) + rows(c.relation.cacheBuilder.cachedPlan.canonicalized)
+    case r: RangeExec => "RANGE" + s"${r.start},${r.end},${r.step},${r.numSlices}"
+    case l: LocalTableScanExec => "LOCAL" + types(l) + l.rows.map(r => q(row(r, l.output.map(_.dataType)))).mkString
+    case _: OneRowRelationExec => "ONE"
+    case e: EmptyRelationExec => "EMPTY" + types(e)
+    case a: AdaptiveSparkPlanExec => rows(a.inputPlan.canonicalized)
+    case t: TableCacheQueryStageExec => rows(t.plan.canonicalized)
+    case other => throw new Refused(s"the source ${other.nodeName}, which has no version")
+  }
+
+  /** The files as this plan's own listing has them: an index shared by two reads may have been listed anew in between. */
+  private def files(f: FileSourceScanExec): String = {
+    val relation = f.relation
+    val listing = relation.location match {
+      case i @ (_: InMemoryFileIndex | _: CatalogFileIndex) => i.listFiles(Nil, Nil)
+      case other => throw new Refused(s"files listed by ${other.getClass.getSimpleName}, which has no version")
+    }
+    val read = listing.flatMap(_.files).map(s => s"${s.getPath}|${s.getLen}|${s.getModificationTime}").sorted
+    "FILES" + q(relation.fileFormat.getClass.getName) + sha(read.map(q).mkString) + unordered(relation.options) +
+      q(value(f.requiredSchema)) + q(value(relation.partitionSchema)) + q(value(relation.dataSchema)) + types(f) +
+      all(f.output) + unordered(f.partitionFilters) + unordered(f.dataFilters) +
+      s"${f.optionalBucketSet},${f.optionalNumCoalescedBuckets},${f.disableBucketedScan}"
+  }
+
+  override protected def subquery(plan: Any): String = plan match {
+    case s: SubqueryAdaptiveBroadcastExec => q(s"${s.indices}") + all(s.buildKeys) + rows(s.child)
+    case s: SubqueryBroadcastExec => q(s"${s.indices}") + all(s.buildKeys) + rows(s.child)
+    case s: SubqueryExec => rows(s.child)
+    case r: ReusedSubqueryExec => subquery(r.child)
+    case a: AdaptiveSparkPlanExec => rows(a.inputPlan.canonicalized)
+    case other => throw new Refused(s"a subquery of ${other.getClass.getSimpleName}")
+  }
+}
+
+object Fingerprint {
+  /** Settings that cannot change a row. Any other difference between two drivers is a miss. */
+  private val rowNeutral = Seq(
+    "spark.sql.extensions", "spark.sql.warehouse.dir", "spark.sql.catalogImplementation", "spark.sql.ui.",
+    "spark.sql.adaptive.logLevel", "spark.sql.codegen.useIdInClassName", "spark.sql.queryExecutionListeners",
+    "spark.sql.execution.broadcastExchange.maxThreadThreshold", "spark.sql.broadcastTimeout",
+    "spark.sql.classic.shuffleDependency.fileCleanup.enabled", "spark.sql.artifact.")
+
+  private def rowRelevant(conf: SQLConf): String =
+    conf.getAllConfs.toSeq.sorted.collect {
+      case (key, value) if key.startsWith("spark.sql.") && !rowNeutral.exists(key.startsWith) => s"$key=$value"
+    }.mkString("\n") + s"\n${conf.sessionLocalTimeZone}\n${TimeZone.getDefault.getID}"
+
+  /** Scalar functions see one row (or one batch of independent rows); iterator functions may keep state. */
+  private val rowByRowTypes = Set(100, 101, 102, 200, 250)
+  private def rowByRow(e: EvalPythonExec): Boolean = e.udfs.forall(u => rowByRowTypes.contains(u.evalType))
+}
+
+/** Which expressions look at the order or the partitions of their input. Unknown ones do. */
+private[godwit] object LayoutSensitive {
+  def knows(e: Expression): Boolean = e match {
+    case _: Rand | _: Randn | _: MonotonicallyIncreasingID | _: SparkPartitionID | _: InputFileName |
+        _: InputFileBlockStart | _: InputFileBlockLength => true
+    case _ => false
+  }
+
+  /** A file's name belongs to the row; all else that is non-deterministic belongs to the place of the row. */
+  def within(e: Expression): Boolean = e.exists(x => knows(x) && !x.isInstanceOf[InputFileName])
+
+  def aggregates(es: Seq[AggregateExpression]): Boolean = es.exists(e => !insensitive(e.aggregateFunction))
+
+  private def insensitive(f: AggregateFunction): Boolean = f match {
+    case _: Count | _: Sum | _: Average | _: Min | _: Max | _: CentralMomentAgg | _: Corr | _: Covariance |
+        _: BitAndAgg | _: BitOrAgg | _: BitXorAgg | _: HyperLogLogPlusPlus | _: Percentile |
+        _: BloomFilterAggregate => true
+    case _ => false
+  }
+
+  /** Ranks give ties one value; row numbers, offsets and frames counted in rows do not. */
+  def window(es: Seq[NamedExpression]): Boolean = es.exists(_.exists {
+    case w: WindowExpression => !tieSafe(w)
+    case _ => false
+  })
+
+  private def tieSafe(w: WindowExpression): Boolean = (w.windowFunction, w.windowSpec.frameSpecification) match {
+    case (_: Rank | _: DenseRank | _: PercentRank | _: CumeDist, _) => true
+    case (AggregateExpression(f, _, _, _, _), SpecifiedWindowFrame(kind, lower, upper)) if insensitive(f) =>
+      kind == RangeFrame || (lower == UnboundedPreceding && upper == UnboundedFollowing)
+    case (_: PythonUDAF, SpecifiedWindowFrame(_, UnboundedPreceding, UnboundedFollowing)) => true
+    case _ => false
+  }
+}

@@ -1,0 +1,155 @@
+package org.apache.spark.sql.godwit
+
+import java.util.IdentityHashMap
+
+import scala.collection.mutable
+
+import org.json4s._
+import org.json4s.JsonDSL._
+
+import org.apache.spark.MapOutputStatistics
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution._
+import org.apache.spark.sql.execution.adaptive._
+import org.apache.spark.sql.execution.columnar.InMemoryTableScanExec
+import org.apache.spark.sql.execution.exchange._
+
+/** One pipeline of a live query, as `godwit.planrewrite.stagegraph` reads it. */
+case class PipelineView(id: String, kind: String, state: String, fingerprint: Either[String, String], inInitialPlan: Boolean,
+    stored: Boolean, bytes: Long, rows: Option[Long], tasksDone: Int, tasksTotal: Int, runMs: Long, operator: String,
+    standsFor: String, partitions: Int, stage: Option[ExchangeQueryStageExec], dependsOn: mutable.LinkedHashSet[String]) {
+
+  def json: JObject = ("id" -> id) ~ ("kind" -> kind) ~ ("state" -> state) ~ ("depends_on" -> dependsOn.toSeq) ~
+    ("fingerprint" -> text(fingerprint.toOption)) ~ ("refusal" -> text(fingerprint.left.toOption)) ~ ("in_initial_plan" -> inInitialPlan) ~
+    ("stored" -> stored) ~ ("bytes" -> bytes) ~ ("rows" -> rows.fold[JValue](JNull)(JLong(_))) ~ ("tasks_done" -> tasksDone) ~ ("tasks_total" -> tasksTotal) ~
+    ("run_ms" -> runMs) ~ ("operator" -> operator) ~ ("stands_for" -> standsFor) ~ ("partitions" -> partitions)
+
+  private def text(value: Option[String]): JValue = value.fold[JValue](JNull)(JString(_))
+}
+
+/**
+ * The stage graph of one running query: AQE's query stages are the finished and running pipelines, exchanges
+ * that are no stage yet the waiting ones. Everything is looked at, nothing is touched: asking an exchange for
+ * a lazy value would start it.
+ */
+class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: Int => Long) {
+  private val prints = new Fingerprint(session)
+  private val seen = new IdentityHashMap[AnyRef, String]
+  private val adaptives = new IdentityHashMap[AnyRef, AnyRef]
+  private val found = mutable.ArrayBuffer[PipelineView]()
+  private val initial = mutable.Set[String]()
+
+  val pipelines: Seq[PipelineView] = {
+    val reads = mutable.LinkedHashSet[String]()
+    visit(plan, reads)
+    val answer = PipelineView(s"$execution.r", "result", if (resultRunning) "running" else "waiting", Left("the answer of the query"),
+      inInitialPlan = true, stored = false, 0, None, 0, 0, 0, plan.nodeName, "", 0, None, reads)
+    (found.toSeq :+ answer).map(p => p.copy(inInitialPlan = p.inInitialPlan || p.fingerprint.exists(initial.contains)))
+  }
+
+  def resultRunning: Boolean = plan match {
+    case a: AdaptiveSparkPlanExec => a.executedPlan.isInstanceOf[ResultQueryStageExec]
+    case _ => adaptives.isEmpty
+  }
+
+  private def visit(p: SparkPlan, reads: mutable.Set[String]): Unit = p match {
+    case a: AdaptiveSparkPlanExec => enter(a); visit(a.executedPlan, reads)
+    case s: ShuffleQueryStageExec => reads += once(s.shuffle, shuffle(_, s), s.shuffle)
+    case b: BroadcastQueryStageExec => reads += once(b.broadcast, broadcast(_, b), b.broadcast)
+    case t: TableCacheQueryStageExec => visit(t.plan, reads)
+    case r: ResultQueryStageExec => visit(r.plan, reads)
+    case c: InMemoryTableScanExec => reads += once(c.relation.cacheBuilder, cache(_, c), c.relation.cacheBuilder.cachedPlan, within = true)
+    case e: Exchange => reads += once(e, waiting(_, e), e)
+    case r: ReusedExchangeExec => visit(r.child, reads)
+    case c: CommandResultExec => visit(c.commandPhysicalPlan, reads)
+    case _ =>
+      p.subqueries.foreach(s => reads += once(s, subquery(_, s), s))
+      p.children.foreach(visit(_, reads))
+  }
+
+  private def once(key: AnyRef, view: String => PipelineView, beneath: SparkPlan, within: Boolean = false): String = {
+    if (!seen.containsKey(key)) {
+      val id = s"$execution.${seen.size}"
+      seen.put(key, id)
+      val pipeline = view(id)
+      if (within) visit(beneath, pipeline.dependsOn)
+      else (beneath.subqueries.foreach(s => pipeline.dependsOn += once(s, subquery(_, s), s)), beneath.children.foreach(visit(_, pipeline.dependsOn)))
+      found += pipeline
+    }
+    seen.get(key)
+  }
+
+  /** Remembers which exchanges the initial plan had: those are met again by the first plan of the next driver. */
+  private def enter(a: AdaptiveSparkPlanExec): Unit = if (adaptives.put(a, a) == null) {
+    a.initialPlan.foreach {
+      case s: StoredShuffleExec => initial += s.fragment.fingerprint
+      case s: StoredBroadcastExec => initial += s.fragment.fingerprint
+      case e: Exchange => initial ++= prints.exchange(e.canonicalized).toOption
+      case _ =>
+    }
+  }
+
+  private def shuffle(id: String, s: ShuffleQueryStageExec): PipelineView = {
+    val statistics = Snapshot.statistics(s)
+    val runtime = statistics.map(_ => s.getRuntimeStatistics)
+    val (print, stored) = s.shuffle match {
+      case x: StoredShuffleExec => (Right(x.fragment.fingerprint), Fragments.get(x.fragment.fingerprint).isDefined)
+      case _ => (prints.exchange(s._canonicalized), false)
+    }
+    val shuffleId = statistics.flatMap(Option(_)).map(_.shuffleId)
+    val tasks = s.shuffle match { case e: ShuffleExchangeExec if statistics.isDefined => e.inputRDD.getNumPartitions; case _ => 0 }
+    PipelineView(id, "shuffle", if (statistics.isDefined) "finished" else "running", print, inInitialPlan = stored, stored,
+      statistics.flatMap(Option(_)).map(_.bytesByPartitionId.sum).getOrElse(0L), runtime.flatMap(_.rowCount).map(_.toLong), tasks, tasks,
+      shuffleId.map(runMs).getOrElse(0L), s.shuffle.simpleString(8), standsFor(s), s.shuffle.outputPartitioning.numPartitions, Some(s), empty)
+  }
+
+  private def broadcast(id: String, b: BroadcastQueryStageExec): PipelineView = {
+    val done = b.isMaterialized
+    val (print, stored) = b.broadcast match {
+      case x: StoredBroadcastExec => (Right(x.fragment.fingerprint), Fragments.get(x.fragment.fingerprint).isDefined)
+      case _ => (prints.exchange(b._canonicalized), false)
+    }
+    val runtime = if (done) Some(b.getRuntimeStatistics) else None
+    val ms = b.broadcast match {
+      case x: BroadcastExchangeExec => Seq("collectTime", "buildTime").map(x.metrics(_).value).filter(_ > 0).sum
+      case _ => 0L
+    }
+    PipelineView(id, "broadcast", if (done) "finished" else "running", print, inInitialPlan = stored, stored, runtime.map(_.sizeInBytes.toLong).getOrElse(0L),
+      runtime.flatMap(_.rowCount).map(_.toLong), 0, 0, ms, b.broadcast.simpleString(8), standsFor(b), 1, Some(b), empty)
+  }
+
+  private def cache(id: String, c: InMemoryTableScanExec): PipelineView = {
+    val done = c.isMaterialized
+    val runtime = if (done) Some(c.runtimeStatistics) else None
+    PipelineView(id, "cache", if (done) "finished" else "running", Left("a cached table is built again from what lies beneath it"),
+      inInitialPlan = true, stored = false, runtime.map(_.sizeInBytes.toLong).getOrElse(0L), runtime.flatMap(_.rowCount).map(_.toLong), 0, 0, 0,
+      c.simpleString(8), "", 0, None, empty)
+  }
+
+  private def waiting(id: String, e: Exchange): PipelineView =
+    PipelineView(id, if (e.isInstanceOf[BroadcastExchangeLike]) "broadcast" else "shuffle", "waiting", prints.exchange(e.canonicalized),
+      inInitialPlan = false, stored = false, 0, None, 0, 0, 0, e.simpleString(8), standsFor(e), e.outputPartitioning.numPartitions, None, empty)
+
+  private def subquery(id: String, s: SparkPlan): PipelineView = {
+    val done = s.children.exists { case a: AdaptiveSparkPlanExec => a.isFinalPlan; case _ => false }
+    PipelineView(id, "subquery", if (done) "finished" else "running", Left("the value of a subquery is computed again from what lies beneath it"),
+      inInitialPlan = true, stored = false, 0, None, 0, 0, 0, s.nodeName, "", 0, None, empty)
+  }
+
+  private def standsFor(p: SparkPlan): String = {
+    val plan = p match { case s: QueryStageExec => s.plan; case other => other }
+    Substitute.link(plan).map(_.simpleString(8)).getOrElse("").take(200)
+  }
+
+  private def empty = mutable.LinkedHashSet[String]()
+}
+
+object Snapshot {
+  /**
+   * None: not finished. Some(null): finished without a single mapper. A parked query does not hear of stages
+   * that end after it was parked, so the shuffle's own future is asked, if it was ever started.
+   */
+  def statistics(s: ShuffleQueryStageExec): Option[MapOutputStatistics] =
+    if (s.isMaterialized) Some(s.mapStats.orNull)
+    else s.shuffle.futureAction.get().flatMap(_.value).flatMap(_.toOption)
+}

@@ -1,0 +1,61 @@
+package org.apache.spark.sql.godwit
+
+import scala.util.control.NonFatal
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
+import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution._
+import org.apache.spark.sql.execution.adaptive._
+import org.apache.spark.sql.execution.exchange._
+
+/**
+ * The new driver plans the same query from scratch; what the old one had finished is in the store.
+ *
+ * AQE runs this rule on the initial plan and at every re-planning: the topmost exchange whose fingerprint is
+ * stored becomes a node that AQE takes for an exchange which is materialized already. A miss only recomputes.
+ */
+case class Substitute(session: SparkSession) extends Rule[SparkPlan] with Logging {
+
+  override def apply(plan: SparkPlan): SparkPlan = if (Fragments.isEmpty) plan else {
+    try replace(plan, new Fingerprint(session)) catch {
+      case NonFatal(e) =>
+        logWarning("godwit: the stored state is not used for this plan, it is computed from source", e)
+        plan
+    }
+  }
+
+  private def replace(p: SparkPlan, prints: Fingerprint): SparkPlan = p match {
+    case e: ShuffleExchangeExec =>
+      stored(e, prints).fold(below(e, prints))(f => standIn(e, f, leaf => StoredShuffleExec(f, e.outputPartitioning, e.shuffleOrigin, e.advisoryPartitionSize, leaf)(e)))
+    case e: BroadcastExchangeExec =>
+      stored(e, prints).fold(below(e, prints))(f => standIn(e, f, leaf => StoredBroadcastExec(f, e.mode, leaf)(e)))
+    case stage: QueryStageExec => stage
+    case other => below(other, prints)
+  }
+
+  private def below(p: SparkPlan, prints: Fingerprint): SparkPlan = p.mapChildren(replace(_, prints))
+
+  private def stored(e: Exchange, prints: Fingerprint): Option[Fragment] =
+    prints.exchange(e.canonicalized).toOption.flatMap(Fragments.get).filter(_.fields == e.output.size)
+
+  private def standIn(e: Exchange, fragment: Fragment, node: SparkPlan => SparkPlan): SparkPlan = {
+    val leaf = StoredLeafExec(fragment.fingerprint, e.child.output)
+    Substitute.link(e).foreach(leaf.setLogicalLink)
+    val replacement = node(leaf)
+    replacement.copyTagsFrom(e)
+    Fragments.used(fragment)
+    replacement
+  }
+}
+
+object Substitute {
+  /** The logical node that an exchange stands for, found where AQE itself looks for it. */
+  def link(e: SparkPlan): Option[LogicalPlan] =
+    e.getTagValue(AdaptiveSparkPlanExec.TEMP_LOGICAL_PLAN_TAG).orElse(e.logicalLink).orElse(e.collectFirst {
+      case p if p.getTagValue(AdaptiveSparkPlanExec.TEMP_LOGICAL_PLAN_TAG).isDefined =>
+        p.getTagValue(AdaptiveSparkPlanExec.TEMP_LOGICAL_PLAN_TAG).get
+      case p if p.logicalLink.isDefined => p.logicalLink.get
+    })
+}
