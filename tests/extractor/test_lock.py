@@ -1,5 +1,6 @@
 """Locks between real processes: what they promise is what the operating system does when one dies."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -125,17 +126,37 @@ def test_who_only_looks_makes_no_file(path: Path) -> None:
 
 
 def test_a_moment_of_looking_does_not_keep_anybody_from_taking_it(path: Path) -> None:
-    path.touch()
+    looks, looked = os.pipe()
     looker = os.fork()
     if looker == 0:
-        while True:
-            lock.is_held(path)
-            time.sleep(0.001)
-    try:
-        for _ in range(20):
-            mine = lock.take(path)
-            assert mine is not None
-            mine.release()
-    finally:
-        os.kill(looker, signal.SIGKILL)
-        os.waitpid(looker, 0)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+        fcntl.lockf(descriptor, fcntl.LOCK_SH)
+        os.write(looked, b"!")
+        time.sleep(0.05)
+        os._exit(0)
+    os.read(looks, 1)
+    mine = lock.take(path)
+    os.waitpid(looker, 0)
+    assert mine is not None
+    mine.release()
+
+
+def test_a_lock_on_a_file_that_is_removed_meanwhile_is_never_given_out(path: Path) -> None:
+    """Two processes that take the lock and remove the file before they let go, as `drop` does."""
+
+    def take_and_remove(until: float) -> bool:
+        while time.monotonic() < until:
+            if (mine := lock.take(path)) is not None:
+                if not path.exists():
+                    return False
+                path.unlink()
+                mine.release()
+        return True
+
+    until = time.monotonic() + 0.5
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if take_and_remove(until) else 1)
+    mine_were_right = take_and_remove(until)
+    assert os.waitpid(child, 0)[1] == 0
+    assert mine_were_right

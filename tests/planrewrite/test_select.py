@@ -162,8 +162,8 @@ def test_a_shuffle_is_state_however_cheap() -> None:
 
 
 def test_building_a_broadcast_again_includes_what_cannot_be_stored_beneath_it() -> None:
-    cheap = pipeline("b", "a", kind="broadcast", run_ms=1)
-    assert chosen(select(graph(pipeline("a", refusal="x"), cheap, result("r", "b")))) == "b"
+    cheap = [pipeline("b", "a", run_ms=1, refusal="x"), pipeline("c", "b", kind="broadcast", run_ms=1)]
+    assert chosen(select(graph(pipeline("a", refusal="x"), *cheap, result("r", "c")))) == "c"
 
 
 def test_a_cheap_broadcast_over_a_stored_shuffle_is_built_again_from_it() -> None:
@@ -202,7 +202,7 @@ def test_under_a_budget_what_saves_the_most_run_time_per_byte_is_kept() -> None:
     stages = [
         pipeline("a", bytes=90, run_ms=900),
         pipeline("b", bytes=10, run_ms=300),
-        pipeline("c", bytes=80),
+        pipeline("c", bytes=10, run_ms=200),
     ]
     taken = graph(*stages, result("r", "a b c"))
     selection = select(taken, budget_bytes=95)
@@ -229,7 +229,7 @@ def test_the_run_time_beneath_a_stage_counts_for_it() -> None:
 
 
 def test_a_budget_of_nothing_still_carries_what_the_store_has() -> None:
-    taken = graph(pipeline("a", stored=True), pipeline("b"), result("r", "a b"))
+    taken = graph(pipeline("a", stored=True, run_ms=0), pipeline("b"), result("r", "a b"))
     selection = select(taken, budget_bytes=0)
     assert chosen(selection) == "a"
     assert skipped(selection) == {"b": "does not fit into 0 bytes"}

@@ -103,6 +103,12 @@ def test_a_snapshot_that_is_wrong_in_one_field_is_refused(field: str, value: Any
     assert refused(plain).startswith(message)
 
 
+def test_a_query_without_a_result_is_refused() -> None:
+    plain = plain_graph()
+    del plain["queries"][0]["pipelines"][2]
+    assert refused(plain) == "snapshot: query 0 does not have exactly one result"
+
+
 @pytest.mark.parametrize("field", ["id", "kind", "depends_on", "bytes", "stored"])
 def test_a_pipeline_without_one_of_its_fields_is_refused(field: str) -> None:
     plain = plain_graph()
