@@ -1,0 +1,107 @@
+"""A question in SQL over a few files is no program, yet it takes as long as one and should be moved like one.
+
+This is the program behind `godwit sql`: plain PySpark without a word of Godwit in it, switched on by the
+environment like any other. The SQL text itself is an argument, so that another text is another program and
+never meets this one's state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+READ_OPTIONS = {"parquet": {}, "csv": {"header": "true", "inferSchema": "true"}, "json": {}}
+WRITE_OPTIONS = {"parquet": {}, "csv": {"header": "true"}, "json": {"ignoreNullFields": "false"}}
+
+
+def main(argv: list[str]) -> None:
+    from pyspark.sql import SparkSession
+
+    asked = arguments().parse_args(argv)
+    spark = SparkSession.builder.appName("godwit sql").getOrCreate()
+    for name, _, path in (table.partition("=") for table in asked.table):
+        register(spark, name, path)
+    answer = spark.sql(asked.sql)
+    if asked.output:
+        write(answer, asked.output)
+    elif asked.json:
+        print_json_lines(answer)
+    else:
+        print_table(answer)
+    spark.stop()
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="godwit sql")
+    parser.add_argument("--sql", required=True, help="the SQL text itself")
+    parser.add_argument("--table", action="append", default=[], metavar="NAME=PATH")
+    parser.add_argument("--output", metavar="PATH")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def register(spark: SparkSession, name: str, path: str) -> None:
+    kind = input_format(path)
+    spark.read.options(**READ_OPTIONS[kind]).format(kind).load(path).createOrReplaceTempView(name)
+
+
+def write(answer: DataFrame, path: str) -> None:
+    kind = format_by_name(path) or "parquet"
+    # A move in the middle of the write leaves a half-written folder, which the next process must replace.
+    # `godwit sql` has seen that a local folder holds no rows; elsewhere nobody looked: nothing is replaced.
+    mode = "overwrite" if local_path(path) else "errorifexists"
+    answer.write.options(**WRITE_OPTIONS[kind]).format(kind).mode(mode).save(path)
+
+
+def print_json_lines(answer: DataFrame) -> None:
+    from pyspark.sql import functions as f
+
+    lines = answer.select(f.to_json(f.struct("*"), {"ignoreNullFields": "false"}).alias("line"))
+    # All are collected before the first is printed: a move never leaves half an answer on stdout.
+    for row in lines.collect():
+        print(row["line"])
+
+
+def print_table(answer: DataFrame) -> None:
+    table = Table()
+    for name in answer.columns:
+        table.add_column(Text(name))
+    for row in answer.collect():
+        table.add_row(*(Text("NULL", "dim") if value is None else Text(str(value)) for value in row))
+    # A pipe has no width: nothing may be folded or cut there.
+    Console(width=None if sys.stdout.isatty() else 100_000).print(table)
+
+
+def input_format(path: str) -> str:
+    """Parquet, CSV or JSON: told by the path's own ending, else by the first file beneath it that has one."""
+    folder = local_path(path)
+    names = [path, *sorted(map(str, folder.rglob("*.*")))] if folder and folder.is_dir() else [path]
+    return next(filter(None, map(format_by_name, names)), "parquet")
+
+
+def format_by_name(path: str) -> str | None:
+    """The last known ending counts, so that `rows.csv.gz` is CSV."""
+    return next((FORMATS[suffix] for suffix in reversed(Path(path).suffixes) if suffix in FORMATS), None)
+
+
+def local_path(path: str) -> Path | None:
+    """The path on this machine, or None for an address elsewhere (`s3a://...`)."""
+    parts = urlsplit(path)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if "://" in path else Path(path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
