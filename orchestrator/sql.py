@@ -1,0 +1,84 @@
+"""`godwit sql`: one SQL text over files, as a job that can be moved like any other."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from godwit.extractor import sqljob
+from godwit.extractor.errors import UsageError
+from godwit.orchestrator.launch import Launch, become, launch_options
+
+TABLE = re.compile(r"([A-Za-z_]\w*)=(.+)")
+
+
+@click.command()
+@launch_options
+@click.argument("file", metavar="FILE.sql", type=click.Path(allow_dash=True))
+@click.option(
+    "--table", "tables", multiple=True, metavar="NAME=PATH", help="A table: Parquet, CSV or JSON; repeatable."
+)
+@click.option("--output", metavar="PATH", help="Write the rows there: .csv, .json, else Parquet.")
+def sql(file: str, tables: tuple[str, ...], output: str | None, as_json: bool, **options: Any) -> None:
+    """Run one SQL text over files as a job, or resume it if the store holds its state.
+
+    FILE.sql may be - for stdin. Without --output the rows are printed: as a table, or with --json as JSON
+    lines.
+    """
+    words = ["--sql", read_text(file)]
+    words += [word for table in distinct(tables) for word in ("--table", table)]
+    words += ["--output", free_output(output)] if output else []
+    words += ["--json"] if as_json and not output else []
+    # -P: the program's own folder is Godwit's, and must not be searched for modules of the same names.
+    become(Launch(**options), ["-P", sqljob.__file__, *words], as_json)
+
+
+def read_text(file: str) -> str:
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read {file}: {error}", next_step="check the path of the SQL text"
+        ) from error
+    text = text.strip().removesuffix(";").rstrip()
+    if not text:
+        raise UsageError(f"{file} holds no SQL", next_step="give a file with one SQL text")
+    return text
+
+
+def distinct(tables: tuple[str, ...]) -> list[str]:
+    """Each `name=path` with an absolute path: another working folder is no other program."""
+    found: dict[str, str] = {}
+    for table in tables:
+        match = TABLE.fullmatch(table)
+        if match is None:
+            raise UsageError(f"--table {table} is not of the form NAME=PATH")
+        name, path = match.groups()
+        if name in found:
+            raise UsageError(f"table {name} is given twice", next_step="give each table once")
+        local = sqljob.local_path(path)
+        if local and not local.exists():
+            raise UsageError(f"table {name}: there is no {path}", next_step="check its path")
+        found[name] = absolute(path)
+    return [f"{name}={path}" for name, path in found.items()]
+
+
+def free_output(output: str) -> str:
+    """What a move interrupted in the middle of its write may be replaced, rows may not."""
+    local = sqljob.local_path(output)
+    if local and holds_rows(local):
+        raise UsageError(f"{output} exists already", next_step="remove it, or choose another --output")
+    return absolute(output)
+
+
+def holds_rows(path: Path) -> bool:
+    """Spark writes beneath `_temporary` and moves the files up at the end."""
+    if not path.is_dir():
+        return path.exists()
+    return any(not child.name.startswith(("_temporary", ".")) for child in path.iterdir())
+
+
+def absolute(path: str) -> str:
+    return path if ":/" in path else str(Path(path).absolute())
