@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
@@ -43,6 +44,15 @@ class DriverUnreachable(GodwitError):  # noqa: N818
     next_step = "see `godwit jobs`: the driver may have ended, or runs where this machine cannot reach it"
 
 
+@dataclass(frozen=True)
+class Order:
+    """To move the job out."""
+
+    deadline_at: float  # seconds since 1970
+    drain: bool  # finish the stages that run, as far as time allows; else leave them
+    must_leave: bool = False  # the machine goes away: a part of the state is better than none
+
+
 class Controlled(Protocol):
     """What the endpoint speaks for."""
 
@@ -50,9 +60,8 @@ class Controlled(Protocol):
 
     def snapshot(self) -> str: ...
 
-    def move(self, deadline_at: float, drain: bool, tell: Callable[[Event], None]) -> None:
+    def move(self, order: Order, tell: Callable[[Event], None]) -> None:
         """Moves out, telling each step; raises `MoveUnderWay` before the first if another move runs."""
-        ...
 
 
 class ControlServer:
@@ -109,9 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(500, error)
 
     def _migrate(self) -> None:
-        deadline_seconds, now = parse_order(self._body())
-        lines = _EventLines(self)
-        self.controlled.move(time.time() + deadline_seconds, not now, lines.tell)
+        self.controlled.move(parse_order(self._body(), time.time()), _EventLines(self).tell)
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "0")
@@ -155,8 +162,7 @@ class _EventLines:
             self._listener_gone = True
 
 
-def parse_order(body: bytes) -> tuple[float, bool]:
-    """Deadline in seconds from now, and whether to move at once without finishing what runs."""
+def parse_order(body: bytes, ordered_at: float) -> Order:
     try:
         order = json.loads(body or b"{}")
     except ValueError as error:
@@ -168,7 +174,7 @@ def parse_order(body: bytes) -> tuple[float, bool]:
         raise UsageError('an order to move is {"deadline_seconds": number, "now": true or false}')
     if seconds <= 0:
         raise DeadlinePassed(f"a deadline {-seconds:g} s ago cannot be met")
-    return float(seconds), now
+    return Order(ordered_at + seconds, drain=not now)
 
 
 def failure(error: GodwitError) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from godwit.extractor.control import (
     DriverUnreachable,
     Event,
     MoveUnderWay,
+    Order,
 )
 from godwit.extractor.errors import DeadlinePassed, GodwitError, MoveFailed
 
@@ -27,7 +28,7 @@ class StandIn:
     """An agent without a JVM: it tells the steps that a test has given it."""
 
     def __init__(self) -> None:
-        self.orders: list[tuple[float, bool]] = []
+        self.orders: list[Order] = []
         self.steps: list[Event] = [{"phase": "parking"}, {"phase": "failed", "error": "the store is gone"}]
         self.busy = False
         self.jvm_is_gone = False
@@ -41,10 +42,10 @@ class StandIn:
     def snapshot(self) -> str:
         return '{"queries": []}'
 
-    def move(self, deadline_at: float, drain: bool, tell: Callable[[Event], None]) -> None:
+    def move(self, order: Order, tell: Callable[[Event], None]) -> None:
         if self.busy:
             raise MoveUnderWay("a move is under way")
-        self.orders.append((deadline_at, drain))
+        self.orders.append(order)
         for step in self.steps:
             tell(step)
         self.told_all.set()
@@ -102,10 +103,10 @@ def test_the_deadline_counts_from_the_order_and_draining_is_the_default(
 ) -> None:
     list(client.migrate(30))
     list(client.migrate(5, now=True))
-    (first, first_drains), (second, second_drains) = agent.orders
-    assert first == pytest.approx(time.time() + 30, abs=5)
-    assert second == pytest.approx(time.time() + 5, abs=5)
-    assert (first_drains, second_drains) == (True, False)
+    first, second = agent.orders
+    assert first.deadline_at == pytest.approx(time.time() + 30, abs=5)
+    assert second.deadline_at == pytest.approx(time.time() + 5, abs=5)
+    assert (first.drain, second.drain) == (True, False)
 
 
 @pytest.mark.parametrize("token", ["", "open", TOKEN + "x", "ö"])

@@ -1,0 +1,232 @@
+"""A machine goes away in half a minute, and the queries on it have work behind them that would be lost.
+
+The agent lives in the driver, beside the program, and moves the job out: it parks the queries at their next
+re-planning, lets running stages finish while there is time, takes one picture, chooses what is state, has the
+executors write it, and commits. Then the process leaves, and no handler of the program runs. If anything goes
+wrong before the commit, the gate opens again and the queries go on as if nothing had happened.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from godwit.extractor import decide
+from godwit.extractor.control import Event, MoveUnderWay, Order, failure
+from godwit.extractor.errors import (
+    MOVED_OUT,
+    DeadlinePassed,
+    GodwitError,
+    MoveFailed,
+    MoveRefused,
+)
+from godwit.extractor.facade import Jvm, JvmGone, Notice
+from godwit.extractor.job import JobLease
+from godwit.extractor.manifest import Fragment, Manifest
+from godwit.planrewrite.select import StateSelection, select
+from godwit.planrewrite.stagegraph import SnapshotError, StageGraph
+
+NOTICE_WAIT_MS = 10_000
+"""One call into the JVM this often is all that the agent costs while nothing happens."""
+
+DRAIN_LOOK_MS = 500
+"""How late a drain hears that its deadline has been moved forward."""
+
+NO_HURRY_SECONDS = 3600.0
+"""The deadline where nobody waits (so many stages have finished): a bound only for a stage that hangs."""
+
+Tell = Callable[[Event], None]
+
+
+class Agent:
+    def __init__(
+        self,
+        jvm: Jvm,
+        lease: JobLease,
+        *,
+        loaded: Mapping[str, Fragment],
+        manifest: Callable[[StageGraph, StateSelection, tuple[Fragment, ...]], Manifest],
+        moves: int,
+        narrate: Tell,
+        leave: Callable[[int], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._jvm = jvm
+        self._lease = lease
+        self._loaded = loaded  # fingerprint -> what this driver resumed from
+        self._manifest = manifest
+        self._moves = moves
+        self._narrate = narrate
+        self._leave = leave
+        self._clock = clock
+        self._moving = threading.Lock()  # after a commit it is never released: the process leaves
+        self._deadline_at = 0.0
+        self._commit = threading.Lock()
+        self._retired = False
+
+    def serve(self) -> None:
+        """Waits for the JVM's notices for ever, and acts on them; in a thread of its own."""
+        settled_at_ms = 0.0
+        while True:
+            try:
+                notice = self._jvm.await_notice(NOTICE_WAIT_MS)
+            except JvmGone:
+                return  # the program's next call into Spark will say so
+            # A signal to a whole process group arrives twice.
+            if notice is not None and notice.at_ms > settled_at_ms:
+                with suppress(MoveUnderWay):
+                    self.move(order_for(notice), tell=lambda event: None)
+                settled_at_ms = self._clock() * 1000
+
+    def move(self, order: Order, tell: Tell) -> None:
+        """Moves the job out, telling each step: the last is "left", or "failed" and the program goes on."""
+        if not self._moving.acquire(blocking=False):
+            self._deadline_at = min(self._deadline_at, order.deadline_at)
+            raise MoveUnderWay("a move of this job is under way already")
+
+        def tell_all(event: Event) -> None:
+            self._narrate(event)
+            tell(event)
+
+        self._deadline_at = order.deadline_at
+        try:
+            self.capture(order, tell_all)
+        except Exception as error:
+            known = error if isinstance(error, GodwitError) else MoveFailed(f"unexpected: {error!r}")
+            self._moving.release()
+            tell_all({"phase": "failed", **failure(known)})
+        else:
+            tell_all({"phase": "left", "exit_code": MOVED_OUT})
+            self._leave(MOVED_OUT)
+
+    def capture(self, order: Order, tell: Tell) -> Manifest:
+        """Commits the state of all running queries and leaves them parked; on failure they run again."""
+        started_at = self._clock()
+        tell({"phase": "parking"})
+        with self._parked():
+            if order.deadline_at <= started_at:
+                raise DeadlinePassed("the deadline has passed")
+            graph = self._picture()
+            if order.drain:
+                graph = self._drained(graph, tell)
+            manifest = self._stored(graph, order, tell)
+        tell({"phase": "committed", "seconds": self._clock() - started_at, **sizes(manifest)})
+        return manifest
+
+    def retire(self) -> None:
+        """The program has come to its end: no move may commit any more. If one already has, the process is
+        about to leave, and this does not return.
+        """
+        with self._commit:
+            self._retired = True
+        self._moving.acquire()
+
+    def status(self) -> Mapping[str, Any]:
+        graph = _parsed(self._jvm.snapshot())
+        return {
+            "job": self._lease.job.name,
+            "epoch": self._lease.epoch,
+            "moves": self._moves,
+            "moving": self._moving.locked(),
+            "progress": graph.progress,
+            "stages_finished": graph.stages_finished,
+            "queries": len(graph.queries),
+            "refusal": graph.refusal or decide.refusal(graph),
+        }
+
+    def snapshot(self) -> str:
+        return self._jvm.snapshot()
+
+    @contextmanager
+    def _parked(self) -> Iterator[None]:
+        self._jvm.close_gate()
+        try:
+            yield
+        except BaseException:
+            self._jvm.open_gate()
+            raise
+
+    def _picture(self) -> StageGraph:
+        graph = _parsed(self._jvm.snapshot())
+        if why := decide.refusal(graph):
+            raise MoveRefused(why)
+        return graph
+
+    def _drained(self, graph: StageGraph, tell: Tell) -> StageGraph:
+        state_bytes = select(graph).bytes
+        until = decide.drain_until(self._deadline_at, state_bytes)
+        tell({"phase": "draining", "seconds": max(0.0, until - self._clock())})
+        while (left := until - self._clock()) > 0:
+            if self._jvm.await_quiet(min(DRAIN_LOOK_MS, int(left * 1000) + 1)):
+                break
+            until = decide.drain_until(self._deadline_at, state_bytes)
+        return self._picture()
+
+    def _stored(self, graph: StageGraph, order: Order, tell: Tell) -> Manifest:
+        folder = self._lease.new_blocks()
+        try:
+            manifest = self._extracted(graph, folder, order, tell)
+            with self._commit:
+                if self._retired:
+                    raise MoveRefused("the program has come to its end", next_step="nothing is left to move")
+                self._lease.commit(manifest)
+        except BaseException:
+            self._discard(folder)
+            raise
+        return manifest
+
+    def _extracted(self, graph: StageGraph, folder: str, order: Order, tell: Tell) -> Manifest:
+        """A pipeline that cannot be written may leave others beneath it to be chosen in its place: each round
+        chooses anew, with what is known by then. Every round but the last refuses a pipeline, so this ends.
+        """
+        written: dict[str, Fragment] = {}
+        known = graph
+        for base in (f"{folder}/{number}" for number in itertools.count()):
+            selection = select(known, budget_bytes=decide.budget_bytes(self._deadline_at - self._clock()))
+            wanted = decide.to_write(known, selection)
+            if not wanted:
+                break
+            tell({"phase": "extracting", "pipelines": len(wanted), "bytes": selection.bytes})
+            timeout_ms = decide.extract_ms(self._deadline_at - self._clock())
+            extraction = self._jvm.extract(self._lease.job.bulk_uri(base), wanted, timeout_ms)
+            written |= {each.fingerprint: decide.fragment(each, base) for each in extraction.written}
+            if problem := decide.problem(extraction, a_part_will_do=order.must_leave and bool(written)):
+                raise problem
+            known = decide.after(known, extraction)
+        fragments = decide.kept(graph, selection, written, self._loaded, self._jvm.report().fallbacks)
+        return self._manifest(graph, selection, fragments)
+
+    def _discard(self, folder: str) -> None:
+        """Only what surely no manifest names: a commit that failed may have landed all the same. Where the
+        store does not even answer that, the next driver tidies up."""
+        job = self._lease.job
+        with suppress(GodwitError):
+            committed = job.committed()
+            if committed is None or not any(
+                fragment.folder.startswith(f"{folder}/") for fragment in committed.fragments
+            ):
+                job.store.delete(job.key(folder))
+
+
+def order_for(notice: Notice) -> Order:
+    if notice.kind == "sigterm":
+        return Order((notice.at_ms + notice.grace_ms) / 1000, drain=True, must_leave=True)
+    return Order(notice.at_ms / 1000 + NO_HURRY_SECONDS, drain=True)
+
+
+def sizes(manifest: Manifest) -> dict[str, int]:
+    fragments = manifest.fragments
+    return {
+        "fragments": len(fragments),
+        "bytes": sum(fragment.bytes for fragment in fragments),
+        "recomputed": len(manifest.selection.skipped),
+    }
+
+
+def _parsed(snapshot: str) -> StageGraph:
+    try:
+        return StageGraph.from_json(snapshot)
+    except SnapshotError as error:
+        raise MoveFailed(f"the JVM's picture of its queries cannot be read: {error}") from error

@@ -1,0 +1,115 @@
+"""A move is a chain of small decisions under a deadline: may this program be moved at all, how long to wait
+for what still runs, how much fits, what to do about a pipeline that could not be written, what to keep of
+the state that this driver itself resumed from.
+
+Each is a function here, of pictures and numbers only. What follows from them is done by the agent.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from godwit.extractor.errors import MoveFailed, StoreFull
+from godwit.extractor.facade import Extraction, Written
+from godwit.extractor.manifest import Fragment
+from godwit.planrewrite.select import MOVE_BYTES_PER_MS, StateSelection
+from godwit.planrewrite.stagegraph import Pipeline, StageGraph
+
+RESERVE_SECONDS = 2.0
+"""Kept back from waiting: for what the awaited stages will add to the state, and for the commit."""
+
+COMMIT_SECONDS = 0.5
+"""Kept back from writing: the manifest itself, and the way out."""
+
+
+def refusal(graph: StageGraph) -> str | None:
+    """Why the program may not be moved: a write that is done, or half done, would be done again elsewhere."""
+    if graph.side_effects:
+        more = f" and {len(graph.side_effects) - 1} more" if len(graph.side_effects) > 1 else ""
+        return f"the program has already written: {graph.side_effects[0]}{more}"
+    for query in graph.queries:
+        if query.write and query.result_running:
+            return f"the program is writing: {query.description}"
+    return None
+
+
+def drain_until(deadline_at: float, state_bytes: int) -> float:
+    """Until when running stages may be waited for, so that the state can still be written after that."""
+    return deadline_at - RESERVE_SECONDS - state_bytes / MOVE_BYTES_PER_MS / 1000
+
+
+def budget_bytes(seconds_left: float) -> int:
+    return max(0, int((seconds_left - COMMIT_SECONDS) * 1000 * MOVE_BYTES_PER_MS))
+
+
+def extract_ms(seconds_left: float) -> int:
+    return max(0, int((seconds_left - COMMIT_SECONDS) * 1000))
+
+
+def to_write(graph: StageGraph, selection: StateSelection) -> list[str]:
+    """Two queries may have the same exchange: once is enough."""
+    chosen = [graph.pipelines[each.pipeline_id] for each in selection.chosen]
+    first = {pipeline.fingerprint: pipeline for pipeline in reversed(chosen) if not pipeline.stored}
+    return [pipeline.id for pipeline in reversed(first.values())]
+
+
+def fragment(written: Written, base: str) -> Fragment:
+    return Fragment(
+        fingerprint=written.fingerprint,
+        kind=written.kind,
+        label=written.label,
+        bytes=written.size_bytes,
+        rows=written.rows,
+        folder=f"{base}/{written.name}",
+        descriptor=written.descriptor,
+        pipeline=written.pipeline,
+    )
+
+
+def problem(extraction: Extraction, a_part_will_do: bool) -> MoveFailed | None:
+    """What went wrong for good. Rows that may not be carried over are no failure of the move."""
+    broken = [each for each in extraction.not_written if not each.refused]
+    if not broken or a_part_will_do:
+        return None
+    reason = broken[0].reason
+    kind = StoreFull if "No space left on device" in reason else MoveFailed
+    return kind(f"{len(broken)} of the state's stages could not be written: {reason}")
+
+
+def after(graph: StageGraph, extraction: Extraction) -> StageGraph:
+    """The graph to choose from next: what was written is there already, what could not be is refused."""
+    written = {each.fingerprint for each in extraction.written}
+    reasons = {each.pipeline: each.reason for each in extraction.not_written}
+
+    def settled(pipeline: Pipeline) -> Pipeline:
+        return replace(
+            pipeline,
+            stored=pipeline.stored or pipeline.fingerprint in written,
+            refusal=reasons.get(pipeline.id, pipeline.refusal),
+        )
+
+    queries = (replace(query, pipelines=tuple(map(settled, query.pipelines))) for query in graph.queries)
+    return replace(graph, queries=tuple(queries))
+
+
+def kept(
+    graph: StageGraph,
+    selection: StateSelection,
+    written: Mapping[str, Fragment],
+    loaded: Mapping[str, Fragment],
+    bad: Collection[str],
+) -> tuple[Fragment, ...]:
+    """The fragments of the next manifest, each exchange once.
+
+    Of what this driver resumed from, the running queries drop what they have left behind. The rest is kept
+    although they do not read it: it costs nothing, and the next driver runs the whole program again.
+    """
+    kept: dict[str, Fragment] = {}
+    for chosen in selection.chosen:
+        pipeline = graph.pipelines[chosen.pipeline_id]
+        found = written.get(str(pipeline.fingerprint)) or loaded[str(pipeline.fingerprint)]
+        kept.setdefault(found.fingerprint, replace(found, pipeline=pipeline.id))
+    met = {pipeline.fingerprint for pipeline in graph.pipelines.values()}
+    for fingerprint, fragment in loaded.items():
+        if fingerprint not in met and fingerprint not in bad:
+            kept.setdefault(fingerprint, replace(fragment, pipeline=""))
+    return tuple(kept.values())

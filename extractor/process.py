@@ -1,0 +1,55 @@
+"""Godwit is a guest in the program's process: what it says must be told apart from what the program says, and
+when it ends the process, nothing of the program may run any more.
+
+Speaking is one line on stderr, marked. Leaving is by `os._exit`: no `finally`, no `atexit`, no `except` of
+the program takes the stop for an event of its own. The JVM follows: it ends when its Python is gone.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from godwit.extractor.errors import GodwitError
+
+FLUSH_SECONDS = 1.0
+
+
+def say(text: str) -> None:
+    print(f"godwit: {text}", file=sys.stderr, flush=True)
+
+
+def one_line(error: GodwitError) -> str:
+    return f"{error}; {error.next_step}"
+
+
+def die(error: GodwitError) -> NoReturn:
+    say(one_line(error))
+    leave(error.exit_code)
+
+
+def leave(exit_code: int) -> NoReturn:
+    # A reader that has stopped reading would hold the flush for ever, so it is not waited for.
+    flush = threading.Thread(target=_flush, daemon=True)
+    flush.start()
+    flush.join(FLUSH_SECONDS)
+    os._exit(exit_code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()
+
+
+def narrate(event: Mapping[str, Any]) -> None:
+    """A move, for whoever reads the driver's log."""
+    if event["phase"] == "parking":
+        say("moving out: parking the queries")
+    elif event["phase"] == "committed":
+        lost = f", {event['recomputed']} stages will run again" if event["recomputed"] else ""
+        size_mb = event["bytes"] / 1e6
+        say(f"moved out in {event['seconds']:.1f} s: {event['fragments']} fragments, {size_mb:.1f} MB{lost}")
+    elif event["phase"] == "failed":
+        say(f"not moved, the program goes on: {event['error']}; {event['next_step']}")

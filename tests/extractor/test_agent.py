@@ -1,0 +1,499 @@
+"""Moves, step by step, with a stand-in for the JVM and a real store."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from godwit.extractor.agent import Agent, order_for
+from godwit.extractor.control import Event, MoveUnderWay, Order
+from godwit.extractor.errors import DeadlinePassed, MoveFailed, MoveRefused, StoreFull, StoreUnreadable
+from godwit.extractor.facade import Notice
+from godwit.extractor.job import JobFolder, JobLease
+from godwit.extractor.manifest import Fragment, Manifest
+from godwit.planrewrite.select import StateSelection
+from godwit.planrewrite.stagegraph import StageGraph
+from tests.extractor.machine import Machine
+from tests.extractor.samples import fragment, manifest, new_job
+from tests.planrewrite.graphs import graph, graph_of, pipeline, query, result
+
+NOW = 1_700_000_000.0
+SOON = Order(NOW + 30, drain=True)
+
+
+class Stage:
+    """An agent with all that it acts on, and a clock that the machine's waiting moves forward."""
+
+    def __init__(self, folder: Path, machine: Machine, *loaded: Fragment) -> None:
+        self.machine = machine
+        self.job: JobFolder = new_job(folder)
+        self.lease: JobLease = self.job.acquire()
+        self.events: list[Event] = []
+        self.left_with: list[int] = []
+        self.extra_seconds = 0.0
+        self.agent = Agent(
+            machine,
+            self.lease,
+            loaded={each.fingerprint: each for each in loaded},
+            manifest=self.manifest,
+            moves=0,
+            narrate=lambda event: None,
+            leave=self.left_with.append,
+            clock=lambda: NOW + machine.waited_ms / 1000 + self.extra_seconds,
+        )
+
+    def manifest(
+        self, taken: StageGraph, selection: StateSelection, fragments: tuple[Fragment, ...]
+    ) -> Manifest:
+        return manifest(
+            epoch=self.lease.epoch, snapshot=taken.to_json(), selection=selection, fragments=fragments
+        )
+
+    def move(self, order: Order = SOON) -> dict[str, Any]:
+        """The last event."""
+        self.agent.move(order, self.events.append)
+        return dict(self.events[-1])
+
+    def phases(self) -> list[str]:
+        return [event["phase"] for event in self.events]
+
+    def stored(self) -> dict[str, str]:
+        """What the committed manifest keeps: fingerprint -> folder."""
+        committed = self.job.committed()
+        return {each.fingerprint: each.folder for each in committed.fragments} if committed else {}
+
+    def blocks(self) -> list[str]:
+        return self.job.store.list(self.job.key("blocks"))
+
+
+Staged = Callable[..., Stage]
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Staged:
+    def build(taken: StageGraph, *loaded: Fragment) -> Stage:
+        return Stage(tmp_path, Machine(taken), *loaded)
+
+    return build
+
+
+def two_stages(**facts: Any) -> StageGraph:
+    """`a` has finished, `b` reads it, the result reads `b`."""
+    return graph(pipeline("a", fingerprint="aa"), pipeline("b", "a", **facts), result("r", "b"))
+
+
+def running(**facts: Any) -> StageGraph:
+    return two_stages(state="running", fingerprint="bb", **facts)
+
+
+# The way out
+
+
+def test_a_move_commits_what_has_finished_and_leaves_with_75(staged: Staged) -> None:
+    stage = staged(two_stages(state="waiting", fingerprint="bb"))
+    assert stage.move() == {"phase": "left", "exit_code": 75}
+    assert stage.left_with == [75]
+    assert stage.phases() == ["parking", "draining", "extracting", "committed", "left"]
+    assert stage.stored().keys() == {"aa"}
+
+
+def test_the_queries_stay_parked_after_a_commit(staged: Staged) -> None:
+    stage = staged(running())
+    stage.move()
+    assert not stage.machine.gate_is_open
+
+
+def test_what_a_fragment_names_is_in_the_store(staged: Staged, tmp_path: Path) -> None:
+    stage = staged(running())
+    stage.move()
+    for folder in stage.stored().values():
+        assert Path(stage.job.bulk_uri(folder).removeprefix("file://"), "rows").exists()
+
+
+def test_the_manifest_holds_the_picture_on_which_was_decided(staged: Staged) -> None:
+    stage = staged(running())
+    stage.move()
+    committed = stage.job.committed()
+    assert committed is not None
+    assert StageGraph.from_json(committed.snapshot) == stage.machine.graph
+
+
+def test_with_nothing_running_the_job_leaves_with_an_empty_manifest(staged: Staged) -> None:
+    stage = staged(graph_of())
+    assert stage.move()["phase"] == "left"
+    assert stage.job.committed() is not None
+    assert stage.stored() == {}
+    assert stage.machine.extracted == []
+
+
+def test_where_nothing_can_be_state_the_job_still_leaves(staged: Staged) -> None:
+    stage = staged(graph(pipeline("a"), result("r", "a"), refusal="AQE is off"))
+    assert stage.move()["phase"] == "left"
+    assert stage.stored() == {}
+
+
+# Waiting for what runs
+
+
+def test_a_running_stage_is_finished_first_and_kept(staged: Staged) -> None:
+    stage = staged(running())
+    stage.machine.drain_ms = 5_000
+    stage.move()
+    assert stage.stored().keys() == {"bb"}
+
+
+def test_without_drain_only_what_has_finished_is_kept(staged: Staged) -> None:
+    stage = staged(running())
+    stage.machine.drain_ms = 5_000
+    stage.move(replace(SOON, drain=False))
+    assert stage.stored().keys() == {"aa"}
+    assert "draining" not in stage.phases()
+    assert stage.machine.waited_ms == 0
+
+
+def test_a_stage_that_takes_too_long_is_left_behind_in_time_to_write_the_rest(staged: Staged) -> None:
+    stage = staged(running())
+    stage.machine.drain_ms = 60_000
+    stage.move()
+    assert stage.stored().keys() == {"aa"}
+    assert 25_000 < stage.machine.waited_ms < 28_500
+
+
+def test_the_more_there_is_to_write_the_shorter_the_wait(staged: Staged) -> None:
+    stage = staged(
+        graph(
+            pipeline("a", fingerprint="aa", bytes=1_500_000_000),
+            pipeline("b", "a", "running"),
+            result("r", "b"),
+        )
+    )
+    stage.machine.drain_ms = 60_000
+    stage.move()
+    assert stage.stored().keys() == {"aa"}
+    assert 10_000 < stage.machine.waited_ms < 13_500
+
+
+def test_what_does_not_fit_into_the_time_left_is_not_begun(staged: Staged) -> None:
+    stage = staged(graph(pipeline("a", bytes=10**12), result("r", "a")))
+    assert stage.move()["phase"] == "left"
+    assert stage.machine.extracted == []
+
+
+def test_extraction_ends_before_the_deadline(staged: Staged) -> None:
+    stage = staged(two_stages(state="waiting"))
+    stage.move(Order(NOW + 10, drain=False))
+    assert stage.machine.timeouts_ms == [9_500]
+
+
+def test_an_earlier_deadline_overtakes_a_move_that_is_under_way(staged: Staged) -> None:
+    stage = staged(running())
+    stage.machine.drain_ms = 600_000
+
+    def sigterm() -> None:
+        stage.machine.on_wait = lambda: None
+        with pytest.raises(MoveUnderWay):
+            stage.agent.move(Order(NOW + 10, drain=True), lambda event: None)
+
+    stage.machine.on_wait = sigterm
+    stage.move(Order(NOW + 600, drain=True))
+    assert stage.machine.waited_ms < 10_000
+    assert stage.stored().keys() == {"aa"}
+
+
+# Refusals
+
+
+def test_a_program_that_has_written_is_not_moved(staged: Staged) -> None:
+    stage = staged(replace(running(), side_effects=("execution 3 wrote file:/x",)))
+    told = stage.move()
+    assert (told["phase"], told["exit_code"]) == ("failed", MoveRefused.exit_code)
+    assert "execution 3 wrote file:/x" in told["error"]
+    assert stage.machine.gate_is_open
+    assert stage.left_with == []
+    assert stage.job.committed() is None
+
+
+def test_a_write_that_ends_while_it_is_waited_for_stops_the_move(staged: Staged) -> None:
+    stage = staged(running())
+    stage.machine.drain_ms = 1_000
+
+    def write() -> None:
+        stage.machine.graph = replace(stage.machine.graph, side_effects=("execution 3 wrote file:/x",))
+
+    stage.machine.on_wait = write
+    assert stage.move()["exit_code"] == MoveRefused.exit_code
+    assert stage.machine.gate_is_open
+    assert stage.blocks() == []
+
+
+def test_a_write_that_is_producing_its_output_is_not_moved(staged: Staged) -> None:
+    writing = replace(query(pipeline("a"), result("r", "a")), write=True, result_running=True, parked=False)
+    stage = staged(graph_of(writing))
+    assert stage.move()["exit_code"] == MoveRefused.exit_code
+    assert stage.machine.waited_ms == 0
+
+
+def test_a_write_that_has_not_begun_its_output_is_moved(staged: Staged) -> None:
+    stage = staged(graph_of(replace(query(pipeline("a"), result("r", "a")), write=True)))
+    assert stage.move()["phase"] == "left"
+
+
+def test_a_read_in_its_result_is_moved(staged: Staged) -> None:
+    reading = replace(query(pipeline("a", fingerprint="aa"), result("r", "a")), result_running=True)
+    stage = staged(graph_of(reading))
+    assert stage.move()["phase"] == "left"
+    assert stage.stored().keys() == {"aa"}
+
+
+def test_a_deadline_in_the_past_opens_the_gate_again(staged: Staged) -> None:
+    stage = staged(running())
+    stage.machine.close_gate()  # as the JVM does when enough stages have finished
+    assert stage.move(Order(NOW - 1, drain=True))["exit_code"] == DeadlinePassed.exit_code
+    assert stage.machine.gate_is_open
+
+
+# Failures
+
+
+def test_a_failed_extraction_leaves_nothing_and_the_queries_go_on(staged: Staged) -> None:
+    stage = staged(running())
+    stage.machine.fails = {"b": "java.io.IOException: the disk is on fire"}
+    told = stage.move()
+    assert (told["phase"], told["exit_code"]) == ("failed", MoveFailed.exit_code)
+    assert "the disk is on fire" in told["error"]
+    assert stage.machine.gate_is_open
+    assert stage.blocks() == []
+    assert stage.job.committed() is None
+    assert stage.left_with == []
+
+
+def test_a_full_store_is_called_that(staged: Staged) -> None:
+    stage = staged(running())
+    stage.machine.fails = {"b": "java.io.IOException: No space left on device"}
+    assert stage.move()["next_step"] == StoreFull.next_step
+
+
+def test_a_store_that_is_gone_leaves_the_queries_running(staged: Staged, tmp_path: Path) -> None:
+    stage = staged(running())
+    stage.machine.on_extract = lambda: (tmp_path / "store").rename(tmp_path / "unmounted") and None
+    told = stage.move()
+    assert told["exit_code"] == StoreUnreadable.exit_code
+    assert stage.machine.gate_is_open
+
+
+def test_a_failed_move_does_not_touch_the_state_of_the_move_before(staged: Staged) -> None:
+    kept = fragment(fingerprint="cc", folder="blocks/0-11111111/0/f0")
+    stage = staged(running(), kept)
+    stage.lease.commit(manifest(epoch=stage.lease.epoch, fragments=(kept,)))
+    stage.machine.fails = {"b": "the disk is on fire"}
+    stage.move()
+    assert stage.stored() == {"cc": kept.folder}
+
+
+def test_after_a_failed_move_another_one_can_succeed(staged: Staged) -> None:
+    stage = staged(running())
+    stage.machine.fails = {"b": "the disk is on fire"}
+    stage.move()
+    stage.machine.fails = {}
+    assert stage.move()["phase"] == "left"
+
+
+def test_a_surprise_is_told_and_the_queries_go_on(staged: Staged) -> None:
+    stage = staged(running())
+
+    def surprise() -> None:
+        raise ZeroDivisionError("surprise")
+
+    stage.machine.on_extract = surprise
+    told = stage.move()
+    assert (told["phase"], told["exit_code"]) == ("failed", MoveFailed.exit_code)
+    assert "surprise" in told["error"]
+    assert stage.machine.gate_is_open
+
+
+def test_a_picture_that_contradicts_itself_moves_nothing(staged: Staged) -> None:
+    stage = staged(running())
+    stage.machine.snapshot = lambda: "{}"  # type: ignore[method-assign]
+    assert stage.move()["exit_code"] == MoveFailed.exit_code
+    assert stage.machine.gate_is_open
+
+
+def test_what_lies_beneath_a_refused_stage_is_kept_in_its_place(staged: Staged) -> None:
+    stage = staged(two_stages(fingerprint="bb"))
+    stage.machine.refuses = {"b"}
+    assert stage.move()["phase"] == "left"
+    assert stage.machine.extracted == [["b"], ["a"]]
+    assert stage.stored().keys() == {"aa"}
+    committed = stage.job.committed()
+    assert committed is not None
+    assert [each.pipeline_id for each in committed.selection.skipped] == ["b"]
+
+
+def test_a_machine_that_goes_away_takes_what_can_be_saved(staged: Staged) -> None:
+    taken = graph(pipeline("a", fingerprint="aa"), pipeline("b", fingerprint="bb"), result("r", "a b"))
+    stage = staged(taken)
+    stage.machine.fails = {"b": "an executor was lost"}
+    assert stage.move(SOON)["phase"] == "failed"
+    assert stage.move(replace(SOON, must_leave=True))["phase"] == "left"
+    assert stage.stored().keys() == {"aa"}
+
+
+def test_a_machine_that_goes_away_with_nothing_saved_has_failed(staged: Staged) -> None:
+    stage = staged(running())
+    stage.machine.fails = {"a": "the store is gone", "b": "the store is gone"}
+    assert stage.move(replace(SOON, must_leave=True))["phase"] == "failed"
+
+
+# What this driver resumed from
+
+
+def test_what_is_in_the_store_already_is_not_written_again(staged: Staged) -> None:
+    old = fragment(fingerprint="aa", folder="blocks/0-11111111/0/f0", pipeline="old")
+    taken = graph(
+        pipeline("a", fingerprint="aa", stored=True), pipeline("b", fingerprint="bb"), result("r", "a b")
+    )
+    stage = staged(taken, old)
+    stage.move()
+    assert stage.machine.extracted == [["b"]]
+    assert stage.stored()["aa"] == old.folder
+    committed = stage.job.committed()
+    assert committed is not None
+    assert {each.fingerprint: each.pipeline for each in committed.fragments} == {"aa": "a", "bb": "b"}
+
+
+def test_what_the_running_query_has_left_behind_is_dropped(staged: Staged) -> None:
+    old = fragment(fingerprint="aa", folder="blocks/0-11111111/0/f0")
+    taken = graph(
+        pipeline("a", fingerprint="aa", stored=True), pipeline("b", "a", fingerprint="bb"), result("r", "b")
+    )
+    stage = staged(taken, old)
+    stage.move()
+    assert stage.stored().keys() == {"bb"}
+
+
+def test_what_the_program_has_not_met_yet_is_carried_forward(staged: Staged) -> None:
+    later = fragment(fingerprint="cc", folder="blocks/0-11111111/0/f0")
+    stage = staged(running(), later)
+    stage.move()
+    assert stage.stored().keys() == {"bb", "cc"}
+
+
+def test_what_proved_unreadable_is_not_carried_forward(staged: Staged) -> None:
+    broken = fragment(fingerprint="cc", folder="blocks/0-11111111/0/f0")
+    stage = staged(running(), broken)
+    stage.machine.fallbacks = {"cc": "block 3 is missing"}
+    stage.move()
+    assert stage.stored().keys() == {"bb"}
+
+
+def test_two_queries_with_the_same_exchange_keep_it_once(staged: Staged) -> None:
+    one = query(pipeline("a", fingerprint="aa"), result("r", "a"))
+    other = query(pipeline("b", fingerprint="aa"), result("s", "b"), execution=1)
+    stage = staged(graph_of(one, other))
+    stage.move()
+    assert stage.machine.extracted == [["a"]]
+    assert list(stage.stored()) == ["aa"]
+
+
+# One move at a time, and the end of the program
+
+
+def test_a_second_move_is_turned_away(staged: Staged) -> None:
+    stage = staged(running())
+    turned_away: list[bool] = []
+
+    def second() -> None:
+        stage.machine.on_extract = lambda: None
+        with pytest.raises(MoveUnderWay):
+            stage.agent.move(SOON, lambda event: None)
+        turned_away.append(True)
+
+    stage.machine.on_extract = second
+    stage.move()
+    assert turned_away == [True]
+
+
+def test_a_program_that_ends_during_a_move_has_ended(staged: Staged) -> None:
+    stage = staged(running())
+    ending = threading.Thread(target=stage.agent.retire)
+
+    def end() -> None:
+        ending.start()
+        while not stage.agent._retired:
+            pass
+
+    stage.machine.on_extract = end
+    told = stage.move()
+    ending.join(10)
+    assert not ending.is_alive()
+    assert (told["phase"], told["exit_code"]) == ("failed", MoveRefused.exit_code)
+    assert stage.job.committed() is None
+    assert stage.blocks() == []
+
+
+def test_a_program_that_ends_after_the_commit_waits_for_the_process_to_leave(staged: Staged) -> None:
+    stage = staged(running())
+    stage.move()
+    ending = threading.Thread(target=stage.agent.retire, daemon=True)
+    ending.start()
+    ending.join(0.2)
+    assert ending.is_alive()
+
+
+# Notices
+
+
+def test_a_sigterm_gives_the_grace_period_and_must_be_obeyed() -> None:
+    assert order_for(Notice("sigterm", at_ms=1_000_000, grace_ms=15_000)) == Order(
+        1015.0, drain=True, must_leave=True
+    )
+
+
+def test_so_many_stages_are_in_no_hurry() -> None:
+    order = order_for(Notice("stages", at_ms=1_000_000, grace_ms=15_000))
+    assert order.deadline_at > 1_000 + 600
+    assert (order.drain, order.must_leave) == (True, False)
+
+
+def test_the_agent_acts_on_a_notice_until_the_jvm_is_gone(staged: Staged) -> None:
+    stage = staged(running())
+    stage.machine.notices.put(Notice("sigterm", int(NOW * 1000), 30_000))
+    stage.machine.notices.put(None)
+    stage.agent.serve()
+    assert stage.left_with == [75]
+
+
+def test_a_notice_that_arrives_twice_is_served_once(staged: Staged) -> None:
+    stage = staged(replace(running(), side_effects=("execution 3 wrote file:/x",)))
+    pictures: list[str] = []
+    taken = stage.machine.graph.to_json()
+    stage.machine.snapshot = lambda: pictures.append("taken") or taken  # type: ignore[method-assign, func-returns-value]
+    for _ in range(2):
+        stage.machine.notices.put(Notice("sigterm", int(NOW * 1000), 30_000))
+    stage.machine.notices.put(None)
+    stage.extra_seconds = 0.01
+    stage.agent.serve()
+    assert pictures == ["taken"]
+
+
+# What others see
+
+
+def test_the_status_says_how_far_the_job_is(staged: Staged) -> None:
+    stage = staged(running())
+    status = stage.agent.status()
+    assert (status["job"], status["epoch"], status["moves"], status["moving"]) == ("etl", 1, 0, False)
+    assert status["progress"] == pytest.approx(1 / 3)
+    assert status["refusal"] is None
+
+
+def test_the_status_says_why_a_move_would_be_refused(staged: Staged) -> None:
+    stage = staged(
+        replace(running(), side_effects=("execution 3 wrote file:/x", "execution 4 wrote file:/y"))
+    )
+    assert stage.agent.status()["refusal"] == (
+        "the program has already written: execution 3 wrote file:/x and 1 more"
+    )
