@@ -6,7 +6,7 @@ on another machine: what belongs to a machine, and what is secret, does not trav
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 EXTENSIONS = "org.apache.spark.sql.godwit.Extensions"
 
@@ -41,11 +41,11 @@ def appended(items: str, item: str) -> str:
     return ",".join(present if item in present else [*present, item])
 
 
-def portable(conf: Iterable[tuple[str, str]]) -> dict[str, str]:
+def portable(conf: Mapping[str, str]) -> dict[str, str]:
     """The part of a conf that another process on another machine takes over."""
     return {
         key: value
-        for key, value in conf
+        for key, value in conf.items()
         if not OF_ONE_MACHINE.fullmatch(key) and not SECRET.search(key) and key.startswith("spark.")
     }
 

@@ -1,0 +1,168 @@
+"""A job should become movable without a line of its program changed: nobody rewrites a hundred ETL jobs.
+
+`godwit.pth` calls `hook` at the start of every Python process whose environment names a job. Until pyspark is
+imported nothing else happens; then `SparkContext._do_init` is wrapped, and the process that calls it becomes
+the job's driver. Its children, and Spark's Python workers, do not.
+
+Everything but the hook itself is imported when it is needed: most Python processes never make a SparkContext.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from godwit.extractor.errors import GodwitError
+from godwit.extractor.importhook import after_import
+from godwit.extractor.process import die, leave, say
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf, SparkContext
+
+    from godwit.extractor.driver import Driver
+
+CONTEXT_MODULE = "pyspark.core.context"
+CONNECT_MODULE = "pyspark.sql.connect.session"
+
+OF_SPARK = ("pyspark.daemon", "pyspark.worker", "find_spark_home.py")
+"""Python processes that Spark starts for itself, with the driver's environment."""
+
+
+class Guest(Protocol):
+    """Who wants a word before, and after, this process makes a SparkContext."""
+
+    def additions(self, given: Mapping[str, str]) -> Mapping[str, str]: ...
+
+    def attach(self, context: "SparkContext") -> None: ...
+
+
+class Activation:
+    """Godwit in this process."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = dict(environ)  # as the process was started: the program may change its own
+        self._guest: Guest | None = None
+
+    def wrap_context(self, module: ModuleType) -> None:
+        import functools
+        import inspect
+
+        real = module.SparkContext._do_init
+        signature = inspect.signature(real)
+
+        @functools.wraps(real)
+        def do_init(context: "SparkContext", *args: Any, **kwargs: Any) -> None:
+            call = signature.bind(context, *args, **kwargs)
+            if call.arguments["jsc"] is not None:
+                say("this SparkContext was made outside of the program: nothing of it can be moved")
+                real(context, *args, **kwargs)
+                return
+            with errors_in_one_line():
+                guest = self._guest = self._guest or self._new_driver(context._gateway)
+                call.arguments["conf"] = completed(call.arguments["conf"], guest, context._jvm)
+            real(*call.args, **call.kwargs)
+            with errors_in_one_line():
+                guest.attach(context)
+
+        module.SparkContext._do_init = do_init
+
+    def wrap_connect(self, module: ModuleType) -> None:
+        """A session of a server elsewhere makes no SparkContext here: nothing to move, but to be said."""
+        import functools
+
+        real = module.SparkSession.__init__
+
+        @functools.wraps(real)
+        def init(session: Any, *args: Any, **kwargs: Any) -> None:
+            if self._guest is None:
+                say("the program uses Spark Connect: nothing of it can be moved, a stop loses its queries")
+            module.SparkSession.__init__ = real
+            real(session, *args, **kwargs)
+
+        module.SparkSession.__init__ = init
+
+    def stand_by(self) -> None:
+        """Be warm, wait until the running job has been moved out, and only then let the program begin."""
+        from godwit.extractor import jvm, settings, standby
+
+        job = standby.find(settings.read(self._environ), sys.argv)
+        if job is None:
+            return  # moved out already: the program's own SparkContext resumes it
+        forget_task()
+        driver = self._new_driver(jvm.launch(job.conf))
+        self._guest = standby.Warming(driver, job.conf)
+        context = jvm.warm_context()
+        standby.wait(job)
+        driver.attach(context)
+        self._guest = driver
+        jvm.let_program_replace(context)
+
+    def _new_driver(self, gateway: Any) -> "Driver":
+        import pyspark
+
+        from godwit.extractor import jvm, settings
+        from godwit.extractor.driver import Driver
+
+        task = settings.read(self._environ)
+        forget_task()
+        return Driver(task, *jvm.connect(gateway, pyspark.__version__), sys.argv)
+
+
+def hook() -> None:
+    global _activation
+    # Python reads a .pth file twice where one of its folders is a link to another.
+    if _activation is not None or is_of_spark(sys.orig_argv):
+        return
+    _activation = Activation(os.environ)
+    after_import(CONTEXT_MODULE, _activation.wrap_context)
+    after_import(CONNECT_MODULE, _activation.wrap_connect)
+    if os.environ.get("GODWIT_STANDBY", "0") != "0":
+        # Python prints what is raised in a .pth file and goes on: the program would run beside the job.
+        with errors_in_one_line(), last_resort("cannot stand by"):
+            _activation.stand_by()
+
+
+_activation: Activation | None = None
+
+
+def is_of_spark(command: Sequence[str]) -> bool:
+    return any(os.path.basename(word) in OF_SPARK for word in command[1:3])
+
+
+def forget_task() -> None:
+    """The children of the driver are no drivers of the same job."""
+    for name in ("GODWIT_JOB", "GODWIT_STANDBY"):
+        os.environ.pop(name, None)
+
+
+def completed(given: "SparkConf | None", guest: Guest, jvm: Any) -> "SparkConf":
+    """A copy: the program may go on to use its own, which stays as it was."""
+    from pyspark import SparkConf
+
+    if given is not None and given._jconf is not None:
+        conf = SparkConf(_jconf=given._jconf.clone())
+    else:
+        conf = SparkConf(_jvm=jvm).setAll(given.getAll() if given is not None else [])
+    return conf.setAll(list(guest.additions(dict(conf.getAll())).items()))
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """For errors of Godwit's users, who do not want to see Godwit's insides."""
+    try:
+        yield
+    except GodwitError as error:
+        die(error)
+
+
+@contextmanager
+def last_resort(what: str) -> Iterator[None]:
+    try:
+        yield
+    except GodwitError:
+        raise
+    except Exception as error:
+        say(f"{what}: {type(error).__name__}: {error}".splitlines()[0])
+        leave(1)

@@ -1,0 +1,148 @@
+"""A process becomes the driver of a job when it makes its SparkContext, and stops being one when it ends.
+
+Before the context exists, the job's lock is taken, the state that an earlier driver left is checked against
+this program, and Spark's conf is completed. Once it exists, the state is loaded and the agent starts; a
+program that stops its context and makes another is attached again. At the program's own end nothing is left
+to resume, and the state goes; if it ends by an error, the state stays.
+"""
+
+import atexit
+import os
+import platform
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib.metadata import version
+
+from godwit.extractor import sigterm, sparkconf
+from godwit.extractor.agent import Agent
+from godwit.extractor.control import ControlServer
+from godwit.extractor.errors import GodwitError
+from godwit.extractor.facade import Jvm, JvmGone
+from godwit.extractor.job import Running
+from godwit.extractor.manifest import Fragment, Manifest
+from godwit.extractor.process import leave, narrate, one_line, say
+from godwit.extractor.program import describe
+from godwit.extractor.settings import Settings
+from godwit.extractor.tenure import Tenure, begin
+from godwit.planrewrite.select import StateSelection
+from godwit.planrewrite.stagegraph import StageGraph
+
+
+class Driver:
+    def __init__(self, settings: Settings, jvm: Jvm, jar: str, argv: Sequence[str]) -> None:
+        self._settings = settings
+        self._jvm = jvm
+        self._jar = jar
+        self._argv = tuple(argv)  # as it was: programs eat theirs
+        self._pid = os.getpid()
+        self._spark_conf: Mapping[str, str] = {}
+        self._agent: Agent | None = None
+
+    @cached_property
+    def tenure(self) -> Tenure:
+        """Asked for, the job becomes this driver's, and nobody else's until its process ends."""
+        return begin(self._settings, self._argv)
+
+    def additions(self, given: Mapping[str, str]) -> Mapping[str, str]:
+        """What the context needs beside the program's conf."""
+        return self.shape(given, self.tenure.sql_conf)
+
+    def shape(self, given: Mapping[str, str], carried: Mapping[str, str]) -> Mapping[str, str]:
+        self._spark_conf = sparkconf.portable(given)
+        if sparkconf.is_connect_server(given):
+            say("queries of Spark Connect sessions cannot be resumed: a move runs the program again")
+        return sparkconf.additions(given, self._jar, carried)
+
+    def attach(self, context: object) -> None:
+        """The context is there: load the state into it, and serve."""
+        tenure = self.tenure
+        self._jvm.start(context, self._settings.stop_after_stages, int(self._settings.grace_seconds * 1000))
+        self._jvm.load({tenure.job.bulk_uri(each.folder): each for each in tenure.fragments})
+        if self._agent is None:
+            self._agent = self._new_agent(tenure)
+            self._announce(tenure, self._agent)
+            threading.Thread(target=self._agent.serve, name="godwit-agent", daemon=True).start()
+            sigterm.pass_on(self._jvm.living_process)
+            atexit.register(self.end)
+            say(tenure.greeting)
+
+    def end(self) -> None:
+        """The process is about to end, by its own will."""
+        if self._agent is None or os.getpid() != self._pid:
+            return  # a fork of the driver is not the driver
+        self._agent.retire()
+        try:
+            self._settle_accounts(self.tenure)
+            # Python sets it where it prints an exception that nobody has handled.
+            if hasattr(sys, "last_value"):
+                say("the program failed; what is stored stays for its next run")
+            else:
+                self.tenure.lease.end(ended_at=time.time(), moves=self.tenure.moves)
+        except GodwitError as error:
+            say(one_line(error))
+
+    def _new_agent(self, tenure: Tenure) -> Agent:
+        return Agent(
+            self._jvm,
+            tenure.lease,
+            loaded={fragment.fingerprint: fragment for fragment in tenure.fragments},
+            manifest=self._manifest,
+            moves=tenure.moves,
+            narrate=narrate,
+            leave=leave,
+        )
+
+    def _manifest(
+        self, graph: StageGraph, selection: StateSelection, fragments: tuple[Fragment, ...]
+    ) -> Manifest:
+        return Manifest(
+            job=self._settings.job,
+            epoch=self.tenure.lease.epoch,
+            moves=self.tenure.moves + 1,
+            written_at=time.time(),
+            godwit_version=version("godwit"),
+            spark_version=graph.spark_version,
+            python_version=platform.python_version(),
+            program=describe(self._argv, sys.modules),
+            sql_conf=self._jvm.pinned(),
+            snapshot=graph.to_json(),
+            selection=selection,
+            fragments=fragments,
+        )
+
+    def _announce(self, tenure: Tenure, agent: Agent) -> None:
+        token = secrets.token_urlsafe(32)
+        server = ControlServer(agent, self._settings.bind, token)
+        tenure.lease.announce(
+            Running(
+                epoch=tenure.lease.epoch,
+                pid=self._pid,
+                host=socket.gethostname(),
+                endpoint=server.endpoint,
+                token=token,
+                started_at=time.time(),
+                program=describe(self._argv, sys.modules),
+                spark_conf={**self._spark_conf, **self._jvm.pinned()},
+            )
+        )
+
+    def _settle_accounts(self, tenure: Tenure) -> None:
+        """What became of the state that was resumed from."""
+        if not tenure.fragments:
+            return
+        try:
+            report = self._jvm.report()
+        except JvmGone:
+            return  # a program may end its JVM first; only the account is lost
+        for fingerprint, reason in report.fallbacks.items():
+            tenure.lease.mark_bad(fingerprint, reason)
+        used, lost = len(report.used), len(report.fallbacks)
+        say(
+            f"of {len(tenure.fragments)} stored fragments {used} were used, {lost} could not be read "
+            f"and were computed anew, {len(tenure.fragments) - used - lost} were not needed"
+        )

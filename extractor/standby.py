@@ -1,0 +1,79 @@
+"""A cold Spark needs fifteen seconds to its first row. A query that is moved should not pay for that.
+
+A standby is a driver that has everything but the job: the JVM runs, the context is shaped like the running
+job's, executors are there, a first query has warmed the code. It waits until the job has been moved out and
+its process is gone. If the job ends by itself, the standby was not needed, and ends too.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from godwit.extractor.driver import Driver
+from godwit.extractor.errors import MoveFailed, UnknownJob
+from godwit.extractor.job import JobFolder, JobState
+from godwit.extractor.process import leave, say
+from godwit.extractor.settings import Settings
+from godwit.extractor.store import open_store
+from godwit.extractor.tenure import check_program
+
+LOOK_SECONDS = 0.05
+"""What the wait adds to a move, on average twice."""
+
+
+@dataclass(frozen=True)
+class Awaited:
+    job: JobFolder
+    epoch: int
+    conf: Mapping[str, str]  # of its SparkContext
+
+
+class Warming:
+    """What a context gets before the job is this driver's: its shape, and nothing of the job."""
+
+    def __init__(self, driver: Driver, conf: Mapping[str, str]) -> None:
+        self._driver = driver
+        self._conf = conf
+
+    def additions(self, given: Mapping[str, str]) -> Mapping[str, str]:
+        return self._driver.shape(given, self._conf)
+
+    def attach(self, context: object) -> None:
+        """Not yet."""
+
+
+def find(settings: Settings, argv: Sequence[str]) -> Awaited | None:
+    """The job to wait for; None if it has been moved out already."""
+    job = JobFolder(open_store(settings.store_uri, create=False), settings.job)
+    view = job.view()
+    if view.state is JobState.ENDED:
+        not_needed(job)
+    if view.state is JobState.MOVED_OUT:
+        return None
+    if view.state is JobState.DEAD or view.running is None:
+        raise UnknownJob(f"job {job.name} is not running", next_step="start it first, without standby")
+    check_program(view.running.program, argv)
+    return Awaited(job, view.running.epoch, view.running.spark_conf)
+
+
+def wait(awaited: Awaited, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Returns once the job has been moved out and its process is gone."""
+    job = awaited.job
+    say(f"standing by for {job.name} (epoch {awaited.epoch})")
+    while (view := job.view()).state is JobState.RUNNING:
+        while job.is_alive():
+            sleep(LOOK_SECONDS)
+    if view.state is JobState.ENDED:
+        not_needed(job)
+    # An older manifest is not a move: the driver that had resumed from it was killed.
+    if view.manifest is None or view.manifest.epoch < awaited.epoch:
+        raise MoveFailed(
+            f"the driver of {job.name} died without being moved out",
+            next_step="run the job again without standby",
+        )
+
+
+def not_needed(job: JobFolder) -> NoReturn:
+    say(f"{job.name} has come to its own end: nothing is left to do")
+    leave(0)
