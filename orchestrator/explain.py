@@ -52,7 +52,7 @@ def as_plain(view: JobView, seen: Observation | None) -> dict[str, Any]:
         return told | {"refusals": [], "kept_bytes": 0, "fates": [], "graph": None}
     return told | {
         "refusals": list(refusals(seen)),
-        "kept_bytes": seen.selection.bytes,
+        "kept_bytes": seen.kept_bytes,
         "fates": to_plain(kept_and_lost(seen.graph, seen.selection)),
         "graph": to_plain(seen.graph),
     }
@@ -80,5 +80,5 @@ def refusals(seen: Observation) -> Iterator[str]:
 
 def conclusion(state: JobState, seen: Observation) -> str:
     kept, lost = len(seen.selection.chosen), len(seen.selection.skipped)
-    amount = f"{kept} of {kept + lost} needed stages, {decimal(seen.selection.bytes)}"
+    amount = f"{kept} of {kept + lost} needed stages, {decimal(seen.kept_bytes)}"
     return f"a move now would keep {amount}" if state is JobState.RUNNING else f"the move kept {amount}"

@@ -84,7 +84,7 @@ def pipelines(seen: Observation | None) -> tuple[int | None, int | None]:
 def state_bytes(view: JobView, seen: Observation | None) -> int | None:
     if view.state is JobState.MOVED_OUT and view.manifest:
         return sum(fragment.bytes for fragment in view.manifest.fragments)
-    return seen.selection.bytes if seen else None
+    return seen.kept_bytes if seen else None
 
 
 def since(view: JobView) -> float | None:

@@ -19,6 +19,11 @@ class Observation:
     graph: StageGraph
     selection: StateSelection
 
+    @property
+    def kept_bytes(self) -> int:
+        """The size of the state, in the store or not."""
+        return self.graph.bytes_of(chosen.pipeline_id for chosen in self.selection.chosen)
+
 
 def observe(view: JobView) -> Observation | None:
     """None: there is nothing to see, as the job has ended, or died without leaving state."""

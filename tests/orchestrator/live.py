@@ -9,7 +9,7 @@ from typing import Any
 from godwit.extractor.control import ControlServer, Event, Order, failure
 from godwit.extractor.errors import GodwitError
 from godwit.extractor.job import JobFolder
-from godwit.planrewrite.select import select
+from godwit.planrewrite.select import StateSelection, select
 from godwit.planrewrite.stagegraph import StageGraph
 from tests.extractor.samples import MANIFEST, RUNNING, fragment
 from tests.planrewrite.graphs import graph, pipeline, result
@@ -74,8 +74,13 @@ def store_state(job: JobFolder, taken: StageGraph = HALF_WAY) -> None:
             epoch=lease.epoch,
             written_at=time.time() - 7200,
             snapshot=taken.to_json(),
-            selection=select(taken),
+            selection=all_written(select(taken)),
             fragments=kept,
         )
     )
     lease.release()
+
+
+def all_written(selection: StateSelection) -> StateSelection:
+    """As the manifest has it: at the commit nothing is left to write."""
+    return replace(selection, chosen=tuple(replace(chosen, bytes=0) for chosen in selection.chosen))
