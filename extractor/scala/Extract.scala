@@ -41,11 +41,12 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
     val codec = if (sc.conf.get(config.SHUFFLE_COMPRESS)) Some(sc.conf.get(config.IO_COMPRESSION_CODEC)) else None
     val empty = Fragment(fingerprint, "shuffle", label, folder, 0, exchange.numPartitions, Nil, "",
       statistics.sizeInBytes.toLong, statistics.rowCount.map(_.toLong), codec, exchange.output.size, Nil)
-    if (exchange.inputRDD.getNumPartitions == 0) empty
+    val written = Snapshot.statistics(stage).getOrElse(throw new IllegalStateException("the stage is not finished"))
+    if (written == null) empty
     else {
       val dependency = exchange.shuffleDependency
       if (dependency.rdd.outputDeterministicLevel == DeterministicLevel.INDETERMINATE) throw new Refused("Spark calls its rows indeterminate")
-      val bytes = Extract.await(sc.submitMapStage(dependency), timeoutMs).bytesByPartitionId
+      val bytes = written.bytesByPartitionId
       val files = if (bytes.exists(_ > 0)) write(dependency, Extract.groups(bytes, sc.defaultParallelism), folder) else Nil
       empty.copy(mappers = exchange.numMappers, bytesByPartition = bytes.toSeq,
         blockSizes = BlockSizes.encode(dependency.shuffleId, exchange.numPartitions), files = files)
