@@ -15,6 +15,7 @@ from godwit.extractor.control import failure
 from godwit.extractor.errors import GodwitError, UsageError
 from godwit.extractor.process import one_line
 from godwit.orchestrator.completion import completion
+from godwit.orchestrator.demo import demo
 from godwit.orchestrator.drop import drop
 from godwit.orchestrator.explain import explain
 from godwit.orchestrator.jobs import jobs
@@ -32,7 +33,7 @@ def godwit() -> None:
     """Moves running Spark queries between processes without losing finished work."""
 
 
-for command in (run, sql, migrate, jobs, explain, drop, completion):
+for command in (run, sql, migrate, jobs, explain, drop, demo, completion):
     godwit.add_command(command)
 
 

@@ -15,7 +15,7 @@ from tests.orchestrator.live import store_state
 def test_help_names_every_command(godwit: Godwit) -> None:
     told = godwit("--help")
     assert told.code == 0
-    for command in ("run", "sql", "migrate", "jobs", "explain", "drop", "completion"):
+    for command in ("run", "sql", "migrate", "jobs", "explain", "drop", "demo", "completion"):
         assert f"\n  {command} " in told.out
 
 
