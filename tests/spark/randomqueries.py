@@ -38,7 +38,7 @@ def random_query(spark: SparkSession, folder: Path, seed: int) -> RandomQuery:
     generator = Generator(spark, random.Random(seed))
     frame = generator.relation(other_relations=generator.chosen.randint(1, 2))
     order = UNORDERED
-    # Whatever came before, there is a shuffle to stop at.
+    # A last shuffle to stop at, unless a limit has left a single partition.
     end = generator.chosen.choice(["group", "group", "order", "group and order"])
     if "group" in end:
         frame = generator.grouped(frame)
