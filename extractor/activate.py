@@ -87,17 +87,20 @@ class Activation:
         """Be warm, wait until the running job has been moved out, and only then let the program begin."""
         from godwit.extractor import jvm, settings, standby
 
-        job = standby.find(settings.read(self._environ), sys.argv)
-        if job is None:
-            return  # moved out already: the program's own SparkContext resumes it
+        task = settings.read(self._environ)
         forget_task()
-        driver = self._new_driver(jvm.launch(job.conf))
-        self._guest = standby.Warming(driver, job.conf)
-        context = jvm.warm_context()
-        standby.wait(job)
-        driver.attach(context)
-        self._guest = driver
-        jvm.let_program_replace(context)
+        if job := standby.find(task, sys.argv):
+            driver = self._new_driver(jvm.launch(job.conf))
+            self._guest = standby.Warming(driver, job.conf)
+            context = jvm.warm_context()
+            say(f"standing by for {task.job}")
+            if standby.wait(job):
+                self._guest = driver
+                driver.attach(context)
+                jvm.let_program_replace(context)
+                return
+        say(f"{task.job} has come to its own end: nothing is left to do")
+        leave(0)
 
     def _new_driver(self, gateway: Any) -> "Driver":
         import pyspark

@@ -8,18 +8,16 @@ its process is gone. If the job ends by itself, the standby was not needed, and 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 from godwit.extractor.driver import Driver
 from godwit.extractor.errors import MoveFailed, UnknownJob
 from godwit.extractor.job import JobFolder, JobState
-from godwit.extractor.process import leave, say
 from godwit.extractor.settings import Settings
 from godwit.extractor.store import open_store
 from godwit.extractor.tenure import check_program
 
 LOOK_SECONDS = 0.05
-"""What the wait adds to a move, on average twice."""
+"""Half of it is what the wait adds to a move on average."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,10 @@ class Warming:
 
 
 def find(settings: Settings, argv: Sequence[str]) -> Awaited | None:
-    """The job to wait for; None if it has been moved out already."""
+    """The job to wait for, running or moved out; None if it has come to its own end."""
     job = JobFolder(open_store(settings.store_uri, create=False), settings.job)
     view = job.view()
     if view.state is JobState.ENDED:
-        not_needed(job)
-    if view.state is JobState.MOVED_OUT:
         return None
     if view.state is JobState.DEAD or view.running is None:
         raise UnknownJob(f"job {job.name} is not running", next_step="start it first, without standby")
@@ -57,23 +53,18 @@ def find(settings: Settings, argv: Sequence[str]) -> Awaited | None:
     return Awaited(job, view.running.epoch, view.running.spark_conf)
 
 
-def wait(awaited: Awaited, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Returns once the job has been moved out and its process is gone."""
+def wait(awaited: Awaited, sleep: Callable[[float], None] = time.sleep) -> bool:
+    """True once the job has been moved out and its process is gone, False once it has come to its own end."""
     job = awaited.job
-    say(f"standing by for {job.name} (epoch {awaited.epoch})")
     while (view := job.view()).state is JobState.RUNNING:
         while job.is_alive():
             sleep(LOOK_SECONDS)
     if view.state is JobState.ENDED:
-        not_needed(job)
+        return False
     # An older manifest is not a move: the driver that had resumed from it was killed.
     if view.manifest is None or view.manifest.epoch < awaited.epoch:
         raise MoveFailed(
             f"the driver of {job.name} died without being moved out",
             next_step="run the job again without standby",
         )
-
-
-def not_needed(job: JobFolder) -> NoReturn:
-    say(f"{job.name} has come to its own end: nothing is left to do")
-    leave(0)
+    return True

@@ -278,7 +278,11 @@ def test_a_full_store_is_called_that(staged: Staged) -> None:
 
 def test_a_store_that_is_gone_leaves_the_queries_running(staged: Staged, tmp_path: Path) -> None:
     stage = staged(running())
-    stage.machine.on_extract = lambda: (tmp_path / "store").rename(tmp_path / "unmounted") and None
+
+    def unmount() -> None:
+        (tmp_path / "store").rename(tmp_path / "unmounted")
+
+    stage.machine.on_extract = unmount
     told = stage.move()
     assert told["exit_code"] == StoreUnreadable.exit_code
     assert stage.machine.gate_is_open
