@@ -38,7 +38,10 @@ class Machine:
         return {"spark.sql.leafNodeDefaultParallelism": "2"}
 
     def await_notice(self, timeout_ms: int) -> Notice | None:
-        notice = self.notices.get(timeout=10)
+        try:
+            notice = self.notices.get(timeout=timeout_ms / 1000)
+        except queue.Empty:
+            return None
         if notice is None:
             raise JvmGone("gone")
         return notice
