@@ -1,0 +1,288 @@
+"""Real programs in processes of their own, made movable by nothing but their environment."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow  # type: ignore[import-untyped]
+import pyarrow.parquet  # type: ignore[import-untyped]
+import pyspark
+import pytest
+
+from godwit.extractor.control import ControlClient
+from godwit.extractor.job import JobFolder, JobState
+from godwit.extractor.store import open_store
+from godwit.planrewrite.stagegraph import StageGraph
+
+START_SECONDS = 120.0
+"""A Spark that starts on a busy machine."""
+
+PROGRAM = """
+import atexit, os, sys, time
+from pyspark.sql import SparkSession, functions as F
+
+here = os.path.dirname(os.path.abspath(__file__))
+atexit.register(lambda: print("atexit of the program"))
+spark = (
+    SparkSession.builder.appName("etl")
+    .config("spark.sql.shuffle.partitions", 4)
+    .config("spark.sql.autoBroadcastJoinThreshold", -1)
+    .config("spark.ui.enabled", "false")
+    .getOrCreate()
+)
+print("warm:", len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) > 0, flush=True)
+facts = spark.read.schema("k long, v long").parquet(here + "/facts")
+groups = spark.read.schema("k long, g long").parquet(here + "/groups")
+names = spark.read.schema("g long, name string").parquet(here + "/names")
+
+
+def held(value):
+    while not os.path.exists(here + "/go"):
+        time.sleep(0.05)
+    return value
+
+
+totals = facts.join(groups, "k").groupBy("g").agg(F.sum("v").alias("v"), F.count("*").alias("n"))
+query = totals.join(names, "g").withColumn("v", F.udf(held, "long")("v"))
+try:
+    rows = query.repartition(3, "name").groupBy("name").agg(F.sum("v"), F.sum("n")).orderBy("name").collect()
+finally:
+    print("finally of the program", flush=True)
+if os.path.exists(here + "/fail"):
+    raise ValueError("as you wish")
+print("rows:", [tuple(row) for row in rows])
+"""
+
+EXPECTED = [(f"name {g}", sum(3 * k for k in range(20_000) if k % 10 == g), 2_000) for g in range(10)]
+"""What the program answers, computed without Spark."""
+
+
+class Process:
+    """A program that runs, with all that it says."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
+        self.pid = self._process.pid
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def said(self, text: str) -> None:
+        wait_until(lambda: text in self.output, f"{text!r} in:\n{self.output}")
+
+    def ended(self) -> int:
+        return self._process.wait(START_SECONDS)
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+class Desk:
+    """A program with its data, and a store; one JVM at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.program = folder / "etl.py"
+        self.program.write_text(PROGRAM)
+        self.store_uri = f"file://{folder}/store"
+        self.job = JobFolder(open_store(self.store_uri, create=True), "etl")
+        self.processes: list[Process] = []
+        write(folder / "facts", k=range(20_000), v=[3 * k for k in range(20_000)])
+        write(folder / "groups", k=range(20_000), g=[k % 10 for k in range(20_000)])
+        write(folder / "names", g=range(10), name=[f"name {g}" for g in range(10)])
+
+    def start(self, launcher: str = "python", cores: int = 2, **environment: str) -> Process:
+        submit = ["--master", f"local[{cores}]", "--driver-memory", "1g", "--conf", "spark.log.level=ERROR"]
+        command, options = [sys.executable, str(self.program)], {}
+        if launcher == "python":
+            options["PYSPARK_SUBMIT_ARGS"] = " ".join([*submit, "pyspark-shell"])
+        else:
+            command = [
+                str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+                *submit,
+                str(self.program),
+            ]
+        environment = {
+            **os.environ,
+            **options,
+            "PYTHONHASHSEED": "0",
+            "GODWIT_JOB": "etl",
+            "GODWIT_STORE": self.store_uri,
+            **environment,
+        }
+        process = Process(command, environment, self.folder / f"log-{len(self.processes)}")
+        self.processes.append(process)
+        return process
+
+    def let_go(self) -> None:
+        (self.folder / "go").touch()
+
+    def client(self) -> ControlClient:
+        running = self.job.running()
+        assert running is not None
+        return ControlClient(running.endpoint, running.token)
+
+    def held(self, process: Process, stages: int = 4) -> None:
+        """Until everything beneath the stage that is held has finished."""
+        process.said("godwit: ")
+        wait_until(lambda: self.client().status()["stages_finished"] >= stages, f"{stages} finished stages")
+
+    def resumed(self, **environment: str) -> str:
+        """What the next driver says, on another core count."""
+        self.let_go()
+        process = self.start(cores=3, **environment)
+        assert process.ended() == 0, process.output
+        assert self.job.view().state is JobState.ENDED
+        return process.output
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    for process in desk.processes:
+        process.kill()
+
+
+def write(folder: Path, **columns: Any) -> None:
+    folder.mkdir()
+    table = pyarrow.table({name: list(values) for name, values in columns.items()})
+    pyarrow.parquet.write_table(table, folder / "part-0.parquet")
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not true():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
+def assert_left_silently(process: Process) -> None:
+    assert process.ended() == 75, process.output
+    assert "of the program" not in process.output
+    assert "Traceback" not in process.output
+
+
+def assert_right(output: str) -> None:
+    assert f"rows: {EXPECTED}" in output
+    assert "finally of the program\n" in output
+    assert "atexit of the program\n" in output
+
+
+def test_a_program_stops_after_two_stages_and_another_process_ends_it(desk: Desk) -> None:
+    desk.let_go()
+    process = desk.start(GODWIT_STOP_AFTER_STAGES="2")
+    assert_left_silently(process)
+    view = desk.job.view()
+    assert (view.state, view.moves) == (JobState.MOVED_OUT, 1)
+    assert view.manifest is not None
+    assert len(view.manifest.fragments) >= 2
+    output = desk.resumed()
+    assert_right(output)
+    assert f"resuming etl from epoch 1: {len(view.manifest.fragments)} fragments" in output
+    assert f"{len(view.manifest.fragments)} were used, 0 could not be read" in output
+    assert not desk.job.store.exists(desk.job.key("blocks"))
+
+
+def test_a_sigterm_to_plain_python_waits_for_the_running_stage(desk: Desk) -> None:
+    process = desk.start()
+    desk.held(process)
+    os.kill(process.pid, signal.SIGTERM)
+    process.said("moving out")
+    desk.let_go()
+    assert_left_silently(process)
+    assert_right(desk.resumed())
+
+
+def test_a_sigterm_to_spark_submit_leaves_before_it_is_killed(desk: Desk) -> None:
+    process = desk.start("spark-submit", GODWIT_GRACE_SECONDS="5")
+    desk.held(process)
+    told_at = time.monotonic()
+    os.kill(process.pid, signal.SIGTERM)
+    assert_left_silently(process)
+    assert time.monotonic() - told_at < 10
+    manifest = desk.job.committed()
+    assert manifest is not None
+    assert len(manifest.fragments) >= 2
+    output = desk.resumed()
+    assert_right(output)
+    assert " 0 were used" not in output
+
+
+def test_a_job_is_moved_by_its_endpoint_and_a_warm_standby_ends_it(desk: Desk) -> None:
+    process = desk.start()
+    desk.held(process)
+    graph = StageGraph.from_json(desk.client().snapshot())
+    assert 0 < graph.progress < 1
+    phases = [event["phase"] for event in desk.client().migrate(30, now=True)]
+    assert (phases[0], phases[-2:]) == ("parking", ["committed", "left"])
+    assert_left_silently(process)
+
+    # One JVM at a time: the job that the standby waits for is this process, with the state of the real one.
+    moved, running = desk.job.committed(), desk.job.running()
+    assert moved is not None
+    assert running is not None
+    lease = desk.job.acquire()
+    lease.announce(replace(running, epoch=lease.epoch))
+    desk.let_go()
+    standby = desk.start(cores=3, GODWIT_STANDBY="1")
+    standby.said("standing by for etl")
+    time.sleep(0.5)
+    assert "warm:" not in standby.output
+    lease.commit(replace(moved, epoch=lease.epoch))
+    lease.release()
+    assert standby.ended() == 0, standby.output
+    assert_right(standby.output)
+    assert "warm: True" in standby.output
+    assert " 0 were used" not in standby.output
+
+
+def test_a_standby_that_is_not_needed_ends_without_the_program(desk: Desk) -> None:
+    desk.let_go()
+    assert desk.start(GODWIT_STOP_AFTER_STAGES="2").ended() == 75
+    running = desk.job.running()
+    assert running is not None
+    lease = desk.job.acquire()
+    lease.announce(replace(running, epoch=lease.epoch))
+    standby = desk.start(GODWIT_STANDBY="1")
+    standby.said("standing by for etl")
+    lease.end(ended_at=time.time(), moves=1)
+    lease.release()
+    assert standby.ended() == 0
+    assert "nothing is left to do" in standby.output
+    assert "warm:" not in standby.output
+
+
+def test_a_program_that_fails_keeps_its_state_for_the_next_try(desk: Desk) -> None:
+    desk.let_go()
+    assert desk.start(GODWIT_STOP_AFTER_STAGES="2").ended() == 75
+    (desk.folder / "fail").touch()
+    failed = desk.start()
+    assert failed.ended() == 1
+    assert "ValueError: as you wish" in failed.output
+    assert desk.job.view().state is JobState.MOVED_OUT
+    (desk.folder / "fail").unlink()
+    output = desk.resumed()
+    assert_right(output)
+    assert "resuming etl from epoch 1" in output
+
+
+def test_a_second_driver_of_a_job_that_is_alive_is_told_so_in_one_line(desk: Desk) -> None:
+    lease = desk.job.acquire()
+    second = desk.start()
+    assert second.ended() == 70
+    (line,) = (line for line in second.output.splitlines() if line.startswith("godwit: "))
+    assert line.startswith("godwit: job etl is running; wait for it, ")
+    assert "Traceback" not in second.output
+    lease.release()
