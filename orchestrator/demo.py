@@ -49,7 +49,7 @@ def demo(scale: float, as_json: bool) -> None:
         stage.title("1 of 2: without Godwit. The spot pool goes away, the query starts again")
         restarted = play.restart()
         stage.title("2 of 2: with Godwit. A notice comes in the middle of the query")
-        outcome = compare(restarted, *play.move())
+        outcome = compare(restarted, *play.move(restarted.seconds / 2))
     if as_json:
         print_json(asdict(outcome))
     else:
