@@ -24,14 +24,26 @@ class Refused(message: String) extends RuntimeException(message, null, false, fa
  * hashes and strings cannot serve: they differ between JVMs, are truncated, or are equal for two tables.
  *
  * This is a closed world: every value is written out by a rule below, length-prefixed so that no two
- * contents share a text, and whatever no rule knows is refused. Operands that Spark orders by hash code are
- * sorted by their own encoding. The input is a canonicalized plan's expression: names are gone, ids are
- * positions.
+ * contents share a text, and whatever no rule knows is refused. Operands that commute are sorted by their own
+ * encoding. An attribute is where it comes from, never its id, which is another one in every plan: Spark's own
+ * canonical form keeps the ids of aggregates' results.
  */
 private[godwit] abstract class Encoding {
 
   /** The digest of a subquery's plan; plans are the business of `Fingerprint`. */
   protected def subquery(plan: Any): String
+
+  private var scope: Map[ExprId, String] = Map.empty
+
+  /** Encodes with these attributes known, and no others. */
+  protected def within(attributes: Map[ExprId, String])(body: => String): String = {
+    val outer = scope
+    scope = attributes
+    try body finally scope = outer
+  }
+
+  private def origin(a: NamedExpression): String =
+    q(scope.getOrElse(a.exprId, throw new Refused(s"the attribute ${a.name}, whose origin is not known")))
 
   protected def sha(text: String): String =
     MessageDigest.getInstance("SHA-256").digest(text.getBytes(UTF_8)).map("%02x".format(_)).mkString
@@ -51,7 +63,6 @@ private[godwit] abstract class Encoding {
     case t: DataType => "T" + q(t.json)
     case m: AggregateMode => "m" + m.toString
     case j: JoinType => join(j)
-    case i: ExprId => "@" + i.id // never the jvmId
     case s: String => "s" + q(s)
     case d: java.lang.Double => "D" + java.lang.Double.doubleToRawLongBits(d)
     case f: java.lang.Float => "F" + java.lang.Float.floatToRawIntBits(f)
@@ -106,8 +117,13 @@ private[godwit] abstract class Encoding {
   private def all0(n: Int, element: Int => String): String = (0 until n).map(i => q(element(i))).mkString("(", "", ")")
 
   def expression(e: Expression): String = e match {
-    case a: AttributeReference => "@" + a.exprId.id + q(a.dataType.json)
-    case a: Alias => "as@" + a.exprId.id + q(expression(a.child))
+    case a: AttributeReference => "@" + origin(a) + q(a.dataType.json)
+    case a: Alias => "as" + q(expression(a.child))
+    case s: SortOrder => "by" + q(expression(s.child)) + s.direction.sql + s.nullOrdering.sql
+    case l: LambdaFunction =>
+      val arguments = l.arguments.zipWithIndex.map { case (a, i) => a.exprId -> s"lambda ${scope.size}.$i" }
+      "lambda" + all(l.arguments.map(_.dataType)) + q(within(scope ++ arguments)(expression(l.function)))
+    case v: NamedLambdaVariable => "@" + origin(v) + q(v.dataType.json)
     case l: Literal => "L" + q(l.dataType.json) + q(typed(l.value, l.dataType))
     case u: PythonUDF => "PY" + u.evalType + q(value(u.dataType)) + all(u.children) + python(u.func, u.udfDeterministic)
     case u: PythonUDAF => "PA" + u.evalType + q(value(u.dataType)) + all(u.children) + python(u.func, u.udfDeterministic)
@@ -115,7 +131,9 @@ private[godwit] abstract class Encoding {
     case s: org.apache.spark.sql.execution.InSubqueryExec => "IN" + q(expression(s.child)) + subquery(s.plan)
     case DynamicPruningExpression(child) => "PRUNE" + q(expression(child))
     case a: AggregateExpression =>
-      "AE" + q(value(a.aggregateFunction)) + a.mode + a.isDistinct + q(value(a.filter))
+      // A merge reads buffers by position; what they were made of stands in the partial aggregate below.
+      val merged: Map[ExprId, String] = if (a.mode == Final || a.mode == PartialMerge) a.aggregateFunction.references.map(_.exprId -> "merged").toMap else Map.empty
+      within(merged ++ scope)("AE" + q(value(a.aggregateFunction)) + a.mode + a.isDistinct + q(value(a.filter)))
     case i: In => "IN" + q(expression(i.value)) + unordered(i.list.distinct)
     case c: BinaryComparison if !c.isInstanceOf[EqualTo] && !c.isInstanceOf[EqualNullSafe] => comparison(c)
     case _ if operator(e).isDefined =>
@@ -129,14 +147,14 @@ private[godwit] abstract class Encoding {
     case _ => throw new Refused(s"an expression of ${e.getClass.getName}")
   }
 
-  /** Spark turns `a > b` into `b < a` where that orders the operands' hash codes. */
+  /** `a > b` is `b < a`. */
   private def comparison(c: BinaryComparison): String = {
     val (left, right, name) = (expression(c.left), expression(c.right), c.getClass.getSimpleName)
     if (left <= right) q(name) + q(left) + q(right)
     else q(if (name.startsWith("Greater")) name.replace("Greater", "Less") else name.replace("Less", "Greater")) + q(right) + q(left)
   }
 
-  /** Commutative operators whose operands the canonical form orders by hash code; the evaluation mode is part of them. */
+  /** Commutative operators; their evaluation mode is part of them. */
   private def operator(e: Expression): Option[String] = e match {
     case m: MultiCommutativeOp => Some(m.opCls.getName + q(value(m.evalContext.orNull)))
     case a: Add => Some(classOf[Add].getName + q(value(a.evalContext)))

@@ -5,6 +5,7 @@ import java.util.{IdentityHashMap, TimeZone}
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.catalyst.plans.JoinType
+import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution._
 import org.apache.spark.sql.execution.adaptive._
@@ -33,19 +34,43 @@ class Fingerprint(session: SparkSession) extends Encoding {
   private val rowsMemo = new IdentityHashMap[SparkPlan, Either[String, String]]
   private lazy val settings = sha(Fingerprint.rowRelevant(conf))
 
-  /** Left: why not. `canonical` must come from `canonicalized` once: canonicalizing twice renumbers ids. */
-  def exchange(canonical: SparkPlan): Either[String, String] = try canonical match {
+  /** Left: why not. */
+  def exchange(e: Exchange): Either[String, String] = try Fingerprint.original(e) match {
     case s: ShuffleExchangeExec =>
-      Right(sha("SHUFFLE" + q(value(s.outputPartitioning)) + s.shuffleOrigin + types(s) + settings + rows(s.child)))
+      Right(sha("SHUFFLE" + arguments(s, value(s.outputPartitioning)) + s.shuffleOrigin + types(s) + settings + rows(s.child)))
     case b: BroadcastExchangeExec =>
-      Right(sha("BROADCAST" + q(value(b.mode)) + types(b) + settings + rows(b.child)))
+      Right(sha("BROADCAST" + arguments(b, value(b.mode)) + types(b) + settings + rows(b.child)))
     case other => Left(s"an exchange of ${other.nodeName}")
   } catch { case r: Refused => Left(r.getMessage) }
+
+  /** Text about a node itself, in which an attribute is a position of its input or something the node makes. */
+  private def arguments(p: SparkPlan, text: => String): String = {
+    val input = p.children.flatMap(_.output).zipWithIndex.map { case (a, i) => a.exprId -> s"in $i" }
+    val made = p.output.zipWithIndex.map { case (a, i) => a.exprId -> s"out $i" }
+    val results = p.expressions.flatMap(_.collect {
+      case a: AggregateExpression => a.resultId
+      case f: PythonFuncExpression => f.resultId
+    }).zipWithIndex.map { case (id, i) => id -> s"result $i" }
+    q(within((made ++ results ++ aggregated(p) ++ input).toMap)(text))
+  }
+
+  /** An aggregate's results and, where it is partial, its functions' buffers have ids of their own. */
+  private def aggregated(p: SparkPlan): Seq[(ExprId, String)] = p match {
+    case a: BaseAggregateExec =>
+      val buffers = for {
+        (e, i) <- a.aggregateExpressions.zipWithIndex
+        list <- Seq(e.aggregateFunction.aggBufferAttributes, e.aggregateFunction.inputAggBufferAttributes)
+        (b, j) <- list.zipWithIndex
+      } yield b.exprId -> s"buffer $i.$j"
+      buffers ++ a.aggregateAttributes.zipWithIndex.map { case (r, i) => r.exprId -> s"result $i" }
+    case _ => Nil
+  }
 
   private def types(p: SparkPlan): String = all(p.output.map(_.dataType))
 
   /** The digest of a plan's rows as a multiset. */
-  private def rows(p: SparkPlan): String = {
+  private def rows(plan: SparkPlan): String = {
+    val p = solid(plan)
     val known = rowsMemo.get(p)
     val result = if (known != null) known else {
       val fresh = try Right(sha(rows0(p))) catch { case r: Refused => Left(r.getMessage) }
@@ -55,9 +80,19 @@ class Fingerprint(session: SparkSession) extends Encoding {
     result.fold(why => throw new Refused(why), identity)
   }
 
+  /** The first operator from here that can change the set of rows. */
+  private def solid(p: SparkPlan): SparkPlan = p match {
+    case e: Exchange => solid(Fingerprint.original(e).children.head)
+    case s: ExchangeQueryStageExec => solid(s.plan)
+    case r: ReusedExchangeExec => solid(r.child)
+    case t: TableCacheQueryStageExec => solid(t.plan)
+    case a: AdaptiveSparkPlanExec => solid(a.inputPlan)
+    case _: WholeStageCodegenExec | _: InputAdapter | _: AQEShuffleReadExec | _: SortExec | _: ColumnarToRowExec |
+        _: RowToColumnarExec | _: CoalesceExec | _: SubqueryExec => solid(p.children.head)
+    case other => other
+  }
+
   private def rows0(p: SparkPlan): String = p match {
-    case _: Exchange | _: WholeStageCodegenExec | _: InputAdapter | _: AQEShuffleReadExec | _: SortExec |
-        _: ColumnarToRowExec | _: RowToColumnarExec | _: CoalesceExec | _: SubqueryExec => rows(p.children.head)
     case j: ShuffledJoin => join(j.joinType, j.leftKeys, j.rightKeys, j.condition, nullAware = false, j)
     case j: BroadcastHashJoinExec => join(j.joinType, j.leftKeys, j.rightKeys, j.condition, j.isNullAwareAntiJoin, j)
     case j: BroadcastNestedLoopJoinExec => join(j.joinType, Nil, Nil, j.condition, nullAware = false, j)
@@ -65,8 +100,8 @@ class Fingerprint(session: SparkSession) extends Encoding {
     case a: BaseAggregateExec =>
       if (a.isStreaming) throw new Refused("a streaming aggregate")
       val input = if (LayoutSensitive.aggregates(a.aggregateExpressions)) layout(a.child) else rows(a.child)
-      "AGGREGATE" + all(a.groupingExpressions) + all(a.aggregateExpressions) + all(a.aggregateAttributes) +
-        a.initialInputBufferOffset + all(a.resultExpressions) + input
+      "AGGREGATE" + arguments(a, all(a.groupingExpressions) + all(a.aggregateExpressions) + all(a.resultExpressions)) +
+        a.initialInputBufferOffset + input
     case _: ProjectExec | _: FilterExec | _: ExpandExec | _: GenerateExec | _: UnionExec =>
       node(p, if (p.expressions.exists(LayoutSensitive.within)) layout else rows)
     case w: WindowExec =>
@@ -102,62 +137,77 @@ class Fingerprint(session: SparkSession) extends Encoding {
 
   private def node(p: SparkPlan, input: SparkPlan => String): String = {
     val children = p.children
-    val arguments = p.productIterator.filter {
+    val own = p.productIterator.filter {
       case c: SparkPlan => !children.exists(_ eq c)
       case s: Seq[_] => s.isEmpty || !s.forall { case c: SparkPlan => children.exists(_ eq c); case _ => false }
       case _ => true
     }
-    q(p.getClass.getName) + all(arguments.toSeq) + children.map(input).mkString
+    q(p.getClass.getName) + arguments(p, all(own.toSeq)) + children.map(input).mkString
   }
 
   private def join(joinType: JoinType, left: Seq[Expression], right: Seq[Expression], condition: Option[Expression],
       nullAware: Boolean, p: SparkPlan): String =
-    "JOIN" + value(joinType) + nullAware + unordered(left.zip(right)) + q(value(condition)) + p.children.map(rows).mkString
+    "JOIN" + value(joinType) + nullAware + arguments(p, unordered(left.zip(right)) + q(value(condition))) + p.children.map(rows).mkString
 
   /** Ties under these keys are equal rows, so that their order shows nowhere. */
-  private def total(keys: Seq[Expression], child: SparkPlan): Boolean = {
-    val ids = keys.collect { case a: AttributeReference => a.exprId.id }.toSet
-    child.output.indices.forall(i => ids.contains(i.toLong))
-  }
+  private def total(keys: Seq[Expression], child: SparkPlan): Boolean =
+    child.outputSet.subsetOf(AttributeSet(keys.collect { case a: AttributeReference => a }))
 
   private def source(leaf: SparkPlan): String = leaf match {
     case f: FileSourceScanExec => files(f)
     case c: InMemoryTableScanExec =>
-      "CACHED" + all(c.attributes) + unordered(c.predicates) + rows(c.relation.cacheBuilder.cachedPlan.canonicalized)
+      val columns = c.relation.output.zipWithIndex.map { case (a, i) => a.exprId -> s"in $i" }.toMap
+      "CACHED" + q(within(columns)(all(c.attributes) + unordered(c.predicates))) + rows(c.relation.cacheBuilder.cachedPlan)
     case r: RangeExec => "RANGE" + s"${r.start},${r.end},${r.step},${r.numSlices}"
     case l: LocalTableScanExec => "LOCAL" + types(l) + l.rows.map(r => q(row(r, l.output.map(_.dataType)))).mkString
     case _: OneRowRelationExec => "ONE"
     case e: EmptyRelationExec => "EMPTY" + types(e)
-    case a: AdaptiveSparkPlanExec => rows(a.inputPlan.canonicalized)
-    case t: TableCacheQueryStageExec => rows(t.plan.canonicalized)
     case other => throw new Refused(s"the source ${other.nodeName}, which has no version")
   }
 
   /** The files as this plan's own listing has them: an index shared by two reads may have been listed anew in between. */
   private def files(f: FileSourceScanExec): String = {
     val relation = f.relation
+    val (dynamic, static) = f.partitionFilters.partition(_.exists(_.isInstanceOf[PlanExpression[_]]))
     val listing = relation.location match {
-      case i @ (_: InMemoryFileIndex | _: CatalogFileIndex) => i.listFiles(Nil, Nil)
+      case i @ (_: InMemoryFileIndex | _: CatalogFileIndex) => i.listFiles(static, Nil)
       case other => throw new Refused(s"files listed by ${other.getClass.getSimpleName}, which has no version")
     }
     val read = listing.flatMap(_.files).map(s => s"${s.getPath}|${s.getLen}|${s.getModificationTime}").sorted
+    val columns = (f.dataFilters ++ f.partitionFilters).flatMap(_.references) ++ f.output
+    val conditions = within(columns.map(a => a.exprId -> s"column ${a.name}").toMap) {
+      all(f.output) + unordered(static) + unordered(dynamic) + unordered(f.dataFilters)
+    }
     "FILES" + q(relation.fileFormat.getClass.getName) + sha(read.map(q).mkString) + unordered(relation.options) +
-      q(value(f.requiredSchema)) + q(value(relation.partitionSchema)) + q(value(relation.dataSchema)) + types(f) +
-      all(f.output) + unordered(f.partitionFilters) + unordered(f.dataFilters) +
+      q(value(f.requiredSchema)) + q(value(relation.partitionSchema)) + q(value(relation.dataSchema)) + q(conditions) +
       s"${f.optionalBucketSet},${f.optionalNumCoalescedBuckets},${f.disableBucketedScan}"
   }
 
   override protected def subquery(plan: Any): String = plan match {
-    case s: SubqueryAdaptiveBroadcastExec => q(s"${s.indices}") + all(s.buildKeys) + rows(s.child)
-    case s: SubqueryBroadcastExec => q(s"${s.indices}") + all(s.buildKeys) + rows(s.child)
+    case s: SubqueryAdaptiveBroadcastExec => q(s"${s.indices}") + arguments(s, all(s.buildKeys)) + rows(s.child)
+    case s: SubqueryBroadcastExec => q(s"${s.indices}") + arguments(s, all(s.buildKeys)) + rows(s.child)
     case s: SubqueryExec => rows(s.child)
     case r: ReusedSubqueryExec => subquery(r.child)
-    case a: AdaptiveSparkPlanExec => rows(a.inputPlan.canonicalized)
+    case a: AdaptiveSparkPlanExec => rows(a)
     case other => throw new Refused(s"a subquery of ${other.getClass.getSimpleName}")
   }
 }
 
 object Fingerprint {
+  private val Original = TreeNodeTag[Exchange]("godwit.original")
+
+  /**
+   * A stage's exchange is a copy whose input was optimized for its run, by rules that look at the cluster.
+   * What it stands for is the exchange as it was planned, which the copy remembers.
+   */
+  def remember(plan: SparkPlan): Unit = plan.foreach { case e: Exchange => e.setTagValue(Original, e); case _ => }
+
+  def original(e: Exchange): Exchange = e match {
+    case s: StoredShuffleExec => s.replaced
+    case b: StoredBroadcastExec => b.replaced
+    case other => other.getTagValue(Original).getOrElse(other)
+  }
+
   /** Settings that cannot change a row. Any other difference between two drivers is a miss. */
   private val rowNeutral = Seq(
     "spark.sql.extensions", "spark.sql.warehouse.dir", "spark.sql.catalogImplementation", "spark.sql.ui.",

@@ -84,7 +84,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: I
     a.initialPlan.foreach {
       case s: StoredShuffleExec => initial += s.fragment.fingerprint
       case s: StoredBroadcastExec => initial += s.fragment.fingerprint
-      case e: Exchange => initial ++= prints.exchange(e.canonicalized).toOption
+      case e: Exchange => initial ++= prints.exchange(e).toOption
       case _ =>
     }
   }
@@ -94,7 +94,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: I
     val runtime = statistics.map(_ => s.getRuntimeStatistics)
     val (print, stored) = s.shuffle match {
       case x: StoredShuffleExec => (Right(x.fragment.fingerprint), Fragments.get(x.fragment.fingerprint).isDefined)
-      case _ => (prints.exchange(s._canonicalized), false)
+      case _ => (prints.exchange(s.shuffle), false)
     }
     val shuffleId = statistics.flatMap(Option(_)).map(_.shuffleId)
     val tasks = s.shuffle match { case e: ShuffleExchangeExec if statistics.isDefined => e.inputRDD.getNumPartitions; case _ => 0 }
@@ -107,7 +107,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: I
     val done = b.isMaterialized
     val (print, stored) = b.broadcast match {
       case x: StoredBroadcastExec => (Right(x.fragment.fingerprint), Fragments.get(x.fragment.fingerprint).isDefined)
-      case _ => (prints.exchange(b._canonicalized), false)
+      case _ => (prints.exchange(b.broadcast), false)
     }
     val runtime = if (done) Some(b.getRuntimeStatistics) else None
     val ms = b.broadcast match {
@@ -127,7 +127,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: I
   }
 
   private def waiting(id: String, e: Exchange): PipelineView =
-    PipelineView(id, if (e.isInstanceOf[BroadcastExchangeLike]) "broadcast" else "shuffle", "waiting", prints.exchange(e.canonicalized),
+    PipelineView(id, if (e.isInstanceOf[BroadcastExchangeLike]) "broadcast" else "shuffle", "waiting", prints.exchange(e),
       inInitialPlan = false, stored = false, 0, None, 0, 0, 0, e.simpleString(8), standsFor(e), e.outputPartitioning.numPartitions, None, empty)
 
   private def subquery(id: String, s: SparkPlan): PipelineView = {

@@ -18,8 +18,9 @@ import org.apache.spark.sql.execution.exchange._
  */
 case class Substitute(session: SparkSession) extends Rule[SparkPlan] with Logging {
 
-  override def apply(plan: SparkPlan): SparkPlan = if (Fragments.isEmpty) plan else {
-    try replace(plan, new Fingerprint(session)) catch {
+  override def apply(plan: SparkPlan): SparkPlan = {
+    Fingerprint.remember(plan)
+    if (Fragments.isEmpty) plan else try replace(plan, new Fingerprint(session)) catch {
       case NonFatal(e) =>
         logWarning("godwit: the stored state is not used for this plan, it is computed from source", e)
         plan
@@ -38,7 +39,7 @@ case class Substitute(session: SparkSession) extends Rule[SparkPlan] with Loggin
   private def below(p: SparkPlan, prints: Fingerprint): SparkPlan = p.mapChildren(replace(_, prints))
 
   private def stored(e: Exchange, prints: Fingerprint): Option[Fragment] =
-    prints.exchange(e.canonicalized).toOption.flatMap(Fragments.get).filter(_.fields == e.output.size)
+    prints.exchange(e).toOption.flatMap(Fragments.get).filter(_.fields == e.output.size)
 
   private def standIn(e: Exchange, fragment: Fragment, node: SparkPlan => SparkPlan): SparkPlan = {
     val leaf = StoredLeafExec(fragment.fingerprint, e.child.output)
