@@ -14,7 +14,7 @@ from godwit.orchestrator.migrate import Moved
 from godwit.orchestrator.options import json_option, print_json
 from godwit.orchestrator.stage import Stage
 
-QUERY = 9
+QUERY = 21
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Outcome:
 )
 @json_option
 def demo(scale: float, as_json: bool) -> None:
-    """Show a move on this machine: TPC-H Q9 on a "spot" process, a notice, and on it goes elsewhere.
+    """Show a move on this machine: TPC-H Q21 on a "spot" process, a notice, and on it goes elsewhere.
 
     JSON keys: rows, rows_equal, stages_kept, stages_recomputed, bytes_moved, vacate_seconds, moved_seconds,
     restart_seconds, saved_seconds. The exit code is 1 if the rows are not equal.
@@ -81,7 +81,7 @@ def summary(outcome: Outcome) -> list[tuple[str, str]]:
         ("rows", f"{outcome.rows}, {verdict}"),
         ("finished stages kept", f"{outcome.stages_kept} of the {needed} still needed"),
         ("bytes moved", decimal(outcome.bytes_moved)),
-        ("spot pool vacated in", f"{outcome.vacate_seconds:.2f} s"),
+        ("spot pool vacated in", f"{outcome.vacate_seconds:.2f} s, running stages finished first"),
         ("from the notice to the last row", f"{outcome.moved_seconds:.1f} s"),
         ("the same by a restart", f"{outcome.restart_seconds:.1f} s, on the same warm pool"),
         ("saved", f"{outcome.saved_seconds:.1f} s ({outcome.saved_seconds / outcome.restart_seconds:.0%})"),
