@@ -124,9 +124,12 @@ object Agent {
     ("pipeline" -> id) ~ ("fingerprint" -> f.fingerprint) ~ ("kind" -> f.kind) ~ ("label" -> f.label) ~ ("bytes" -> f.bytes) ~ ("rows" -> f.rows.fold[JValue](JNull)(JLong(_))) ~
       ("name" -> f.folder.stripPrefix(base + "/")) ~ ("descriptor" -> Base64.getEncoder.encodeToString(Fragment.encode(f)))
 
-  def load(request: String): Unit = Fragments.load((parse(request) \ "fragments").extract[Seq[JObject]].map { f =>
-    Fragment.decode(Base64.getDecoder.decode((f \ "descriptor").extract[String])).copy(folder = (f \ "folder").extract[String])
-  })
+  def load(request: String): Unit = {
+    Fallback.forget()
+    Fragments.load((parse(request) \ "fragments").extract[Seq[JObject]].map { f =>
+      Fragment.decode(Base64.getDecoder.decode((f \ "descriptor").extract[String])).copy(folder = (f \ "folder").extract[String])
+    })
+  }
 
   def report(): String = compact(render(
     ("used" -> Fragments.usedFragments.map(f => ("fingerprint" -> f.fingerprint) ~ ("label" -> f.label))) ~

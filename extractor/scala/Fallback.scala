@@ -44,6 +44,9 @@ object Fallback {
 
   // ---- driver
 
+  /** Another state was loaded: what was recomputed for the old one is no part of it. */
+  def forget(): Unit = recomputed.clear()
+
   def start(env: RpcEnv): Unit = env.setupEndpoint(Endpoint, new ThreadSafeRpcEndpoint {
     override val rpcEnv: RpcEnv = env
     override def receiveAndReply(context: RpcCallContext): PartialFunction[Any, Unit] = {
@@ -120,13 +123,18 @@ class ConstantPartitioner extends Partitioner {
   override def getPartition(key: Any): Int = 0
 }
 
-/** No rows; its one task ends when no recomputation is under way. */
+/**
+ * No rows; its one task ends when no recomputation is under way. While it waits it holds a core: where the two
+ * pads could hold all there are, it does not wait, and Spark's retries are all the time there is.
+ */
 class PadRDD(sc: SparkContext, determinate: Boolean) extends RDD[Product2[Int, InternalRow]](sc, Nil) {
+  private val mayWait = sc.defaultParallelism > (if (determinate) 1 else 2)
+
   override protected def getPartitions: Array[Partition] = Array(new Partition { override val index: Int = 0 })
   override protected def getOutputDeterministicLevel: DeterministicLevel.Value =
     if (determinate) DeterministicLevel.DETERMINATE else DeterministicLevel.INDETERMINATE
   override def compute(split: Partition, context: TaskContext): Iterator[Product2[Int, InternalRow]] = {
-    while (Fallback.pending && !context.isInterrupted()) Thread.sleep(50)
+    while (mayWait && Fallback.pending && !context.isInterrupted()) Thread.sleep(50)
     Iterator.empty
   }
 }

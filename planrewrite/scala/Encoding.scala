@@ -90,7 +90,8 @@ private[godwit] abstract class Encoding {
   private def known(p: scala.Product): Boolean = {
     val name = p.getClass.getName
     name.startsWith("org.apache.spark.sql.catalyst.") || name.startsWith("org.apache.spark.sql.types.") ||
-    name == "org.apache.spark.sql.execution.joins.HashedRelationBroadcastMode"
+    name == "org.apache.spark.sql.execution.joins.HashedRelationBroadcastMode" ||
+    name.startsWith("org.apache.spark.sql.execution.window.")
   }
 
   /** The id of the attribute that an existence join adds is arbitrary, its position is not. */
