@@ -95,8 +95,8 @@ class Agent:
             self.capture(order, tell_all)
         except Exception as error:
             known = error if isinstance(error, GodwitError) else MoveFailed(f"unexpected: {error!r}")
-            self._moving.release()
             tell_all({"phase": "failed", **failure(known)})
+            self._moving.release()
         else:
             tell_all({"phase": "left", "exit_code": MOVED_OUT})
             self._leave(MOVED_OUT)

@@ -25,21 +25,11 @@ START_SECONDS = 120.0
 
 PROGRAM = """
 import atexit, os, sys, time
+from pyspark import SparkContext
 from pyspark.sql import SparkSession, functions as F
 
 here = os.path.dirname(os.path.abspath(__file__))
 atexit.register(lambda: print("atexit of the program"))
-spark = (
-    SparkSession.builder.appName("etl")
-    .config("spark.sql.shuffle.partitions", 4)
-    .config("spark.sql.autoBroadcastJoinThreshold", -1)
-    .config("spark.ui.enabled", "false")
-    .getOrCreate()
-)
-print("warm:", len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) > 0, flush=True)
-facts = spark.read.schema("k long, v long").parquet(here + "/facts")
-groups = spark.read.schema("k long, g long").parquet(here + "/groups")
-names = spark.read.schema("g long, name string").parquet(here + "/names")
 
 
 def held(value):
@@ -48,15 +38,35 @@ def held(value):
     return value
 
 
-totals = facts.join(groups, "k").groupBy("g").agg(F.sum("v").alias("v"), F.count("*").alias("n"))
-query = totals.join(names, "g").withColumn("v", F.udf(held, "long")("v"))
-try:
-    rows = query.repartition(3, "name").groupBy("name").agg(F.sum("v"), F.sum("n")).orderBy("name").collect()
-finally:
-    print("finally of the program", flush=True)
-if os.path.exists(here + "/fail"):
-    raise ValueError("as you wish")
-print("rows:", [tuple(row) for row in rows])
+def answer(spark):
+    facts = spark.read.schema("k long, v long").parquet(here + "/facts")
+    groups = spark.read.schema("k long, g long").parquet(here + "/groups")
+    names = spark.read.schema("g long, name string").parquet(here + "/names")
+    totals = facts.join(groups, "k").groupBy("g").agg(F.sum("v").alias("v"), F.count("*").alias("n"))
+    slow = totals.join(names, "g").withColumn("v", F.udf(held, "long")("v"))
+    sums = slow.repartition(3, "name").groupBy("name").agg(F.sum("v"), F.sum("n"))
+    return [tuple(row) for row in sums.orderBy("name").collect()]
+
+
+for _ in range(int(os.environ.get("CONTEXTS", "1"))):
+    if "OWN_CONTEXT" in os.environ:
+        SparkContext()
+    spark = (
+        SparkSession.builder.appName("etl")
+        .config("spark.sql.shuffle.partitions", 4)
+        .config("spark.sql.autoBroadcastJoinThreshold", -1)
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+    print("warm:", len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) > 0, flush=True)
+    try:
+        rows = answer(spark)
+    finally:
+        print("finally of the program", flush=True)
+    if os.path.exists(here + "/fail"):
+        raise ValueError("as you wish")
+    print("rows:", rows)
+    spark.stop()
 """
 
 EXPECTED = [(f"name {g}", sum(3 * k for k in range(20_000) if k % 10 == g), 2_000) for g in range(10)]
@@ -276,6 +286,28 @@ def test_a_program_that_fails_keeps_its_state_for_the_next_try(desk: Desk) -> No
     output = desk.resumed()
     assert_right(output)
     assert "resuming etl from epoch 1" in output
+
+
+def test_a_program_with_several_contexts_of_its_own_is_resumed_in_each(desk: Desk) -> None:
+    desk.let_go()
+    assert_left_silently(desk.start(GODWIT_STOP_AFTER_STAGES="2", CONTEXTS="2", OWN_CONTEXT="1"))
+    output = desk.resumed(GODWIT_STANDBY="1", CONTEXTS="2", OWN_CONTEXT="1")
+    assert output.count(f"rows: {EXPECTED}") == 2
+    assert "warm: True" not in output
+    assert " 0 were used" not in output
+    assert output.count("resuming etl") == 1
+
+
+def test_a_store_that_is_gone_leaves_the_query_running_to_its_right_end(desk: Desk) -> None:
+    process = desk.start()
+    desk.held(process)
+    client = desk.client()
+    (desk.folder / "store").rename(desk.folder / "unmounted")
+    told = list(client.migrate(30, now=True))[-1]
+    assert (told["phase"], told["exit_code"]) in [("failed", 67), ("failed", 72)]
+    desk.let_go()
+    assert process.ended() == 0, process.output
+    assert_right(process.output)
 
 
 def test_a_second_driver_of_a_job_that_is_alive_is_told_so_in_one_line(desk: Desk) -> None:
