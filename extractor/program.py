@@ -6,7 +6,9 @@ its file, its arguments, the user's modules that it has loaded, the versions of 
 program is an error, as somebody mixed up two jobs; another version of a helper module only means that the
 state is refused and recomputed, and said.
 
-When a job resumes, its program has not imported anything yet: the recorded modules are looked up on disk.
+When a job resumes, its program has not imported anything yet: the recorded modules are looked up on disk. A
+module that only a function on the executors imports is never loaded here at all, so the code that lies where
+such modules are found is looked at as a whole.
 """
 
 import hashlib
@@ -25,6 +27,9 @@ from godwit.extractor.errors import GodwitError, OtherProgram, OtherVersion
 OURS = ("godwit", "pyspark", "py4j")
 """Not the user's, wherever they are installed: their versions speak for them."""
 
+CODE_FILES_LIMIT = 20_000
+"""A program that lies at the root of a disk: nobody waits for that, and its state is not used."""
+
 
 @dataclass(frozen=True)
 class Module:
@@ -42,6 +47,7 @@ class Program:
     python_version: str
     pyspark_version: str
     distributions_sha256: str
+    code_sha256: str | None  # of what lies beside the program and on PYTHONPATH; None: too much to look at
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ def describe(argv: Sequence[str], modules: Mapping[str, ModuleType]) -> Program:
         python_version=platform.python_version(),
         pyspark_version=modules["pyspark"].__version__,
         distributions_sha256=_distributions_sha256(),
+        code_sha256=_code_sha256(program, [program.parent, *_python_path()]),
     )
 
 
@@ -101,7 +108,12 @@ def _differences(stored: Program, now: Program) -> Iterator[Difference]:
             yield Difference(f"the state was made with {name} {before}, this is {name} {after}", OtherVersion)
     if stored.distributions_sha256 != now.distributions_sha256:
         yield Difference("other packages or versions are installed than made the state", None)
-    yield from _changed_modules(stored.modules, now.modules)
+    changed = list(_changed_modules(stored.modules, now.modules))
+    yield from changed
+    if not changed and (stored.code_sha256 is None or stored.code_sha256 != now.code_sha256):
+        yield Difference(
+            "the code beside the program or on PYTHONPATH has changed, or is too much to tell", None
+        )
 
 
 def _changed_modules(stored: Sequence[Module], now: Sequence[Module]) -> Iterator[Difference]:
@@ -168,3 +180,30 @@ def _sha256(path: Path) -> str | None:
 def _distributions_sha256() -> str:
     names = sorted(f"{each.name}=={each.version}" for each in importlib.metadata.distributions())
     return hashlib.sha256("\n".join(names).encode()).hexdigest()
+
+
+def _python_path() -> Iterator[Path]:
+    for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        if entry and not _installed(path := Path(os.path.abspath(entry))) and "pyspark" not in path.parts:
+            yield path
+
+
+def _code_sha256(program: Path, folders: Sequence[Path]) -> str | None:
+    """Of all Python files beneath the folders but the program, by their place there: folders may be moved."""
+    digest = hashlib.sha256()
+    seen = 0
+    for folder in folders:
+        for root, below, files in os.walk(folder):
+            below[:] = sorted(each for each in below if not _aside(Path(root, each)))
+            seen += len(files) + len(below)
+            if seen > CODE_FILES_LIMIT:
+                return None
+            for name in sorted(each for each in files if each.endswith((".py", ".zip", ".egg"))):
+                if (path := Path(root, name)) != program:
+                    digest.update(f"{path.relative_to(folder)}\n{_sha256(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _aside(folder: Path) -> bool:
+    """Hidden, compiled, or a virtual environment: none of it is the program's own code."""
+    return folder.name.startswith((".", "__pycache__")) or (folder / "pyvenv.cfg").exists()

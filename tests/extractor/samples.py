@@ -19,6 +19,7 @@ PROGRAM = Program(
     python_version="3.11.7",
     pyspark_version="4.3.0",
     distributions_sha256="dd",
+    code_sha256="ee",
 )
 
 FRAGMENT = Fragment(

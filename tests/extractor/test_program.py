@@ -116,6 +116,8 @@ def test_a_program_may_resume_from_another_folder(etl: Path, tmp_path: Path) -> 
         ({"python_version": "3.12.1"}, OtherVersion, "made with Python 3.11.7, this is Python 3.12.1"),
         ({"pyspark_version": "4.2.0"}, OtherVersion, "made with Spark 4.3.0, this is Spark 4.2.0"),
         ({"distributions_sha256": "ff"}, None, "other packages or versions are installed"),
+        ({"code_sha256": "ff"}, None, "the code beside the program"),
+        ({"code_sha256": None}, None, "the code beside the program"),
         ({"sha256": None}, None, "the program is not in a file"),
         ({"modules": PROGRAM.modules[:1]}, None, "module shared (/lib/shared.zip) is not to be found"),
     ],
@@ -210,3 +212,12 @@ def test_an_archive_whose_folder_has_gone_is_found_on_the_path_of_python(etl: Pa
     shutil.rmtree(old)
     assert differences(program, resumed(program, etl, search_path=(str(new / "deps.zip"),))) == ()
     assert len(differences(program, resumed(program, etl))) == 1
+
+
+def test_a_module_that_only_executors_import_is_part_of_the_program(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("print(1)")
+    (tmp_path / "lazy.py").write_text("RATE = 1")
+    before = describe([str(tmp_path / "program.py")], {"pyspark": PYSPARK})
+    (tmp_path / "lazy.py").write_text("RATE = 2")
+    after = describe([str(tmp_path / "program.py")], {"pyspark": PYSPARK})
+    assert [each.error for each in differences(before, after)] == [None]
