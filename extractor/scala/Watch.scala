@@ -25,7 +25,8 @@ class Watch(sc: SparkContext) extends SparkListener {
   def idle: Boolean = jobs.isEmpty
   def executions: Seq[(Long, String)] = started.asScala.toSeq.sortBy(_._1)
   def runMs(shuffleId: Int): Long = shuffleRunMs.getOrDefault(shuffleId, 0L)
-  def sideEffects: Seq[String] = effects.asScala.toSeq
+  /** Done, or under way outside of any query, where no gate can hold it. */
+  def sideEffects: Seq[String] = effects.asScala.toSeq ++ effectJobs.asScala.map { case (job, name) => s"job $job is running: $name" }
   def stagesRun: Int = stages
 
   override def onJobStart(start: SparkListenerJobStart): Unit = {
