@@ -157,7 +157,6 @@ private[godwit] abstract class Encoding {
 
   /** Commutative operators; their evaluation mode is part of them. */
   private def operator(e: Expression): Option[String] = e match {
-    case m: MultiCommutativeOp => Some(m.opCls.getName + q(value(m.evalContext.orNull)))
     case a: Add => Some(classOf[Add].getName + q(value(a.evalContext)))
     case m: Multiply => Some(classOf[Multiply].getName + q(value(m.evalContext)))
     case _: And | _: Or | _: EqualTo | _: EqualNullSafe | _: BitwiseAnd | _: BitwiseOr | _: BitwiseXor |
@@ -166,9 +165,9 @@ private[godwit] abstract class Encoding {
   }
 
   private def operands(e: Expression, op: String): Seq[String] = {
-    val children = e match { case m: MultiCommutativeOp => m.operands; case _ => e.children }
-    val associative = !e.isInstanceOf[EqualTo] && !e.isInstanceOf[EqualNullSafe]
-    children.flatMap(c => if (associative && operator(c).contains(op)) operands(c, op) else Seq(expression(c)))
+    // Sums and products are not: floating-point digits and ANSI overflows depend on the order of evaluation.
+    val associative = e match { case _: And | _: Or | _: BitwiseAnd | _: BitwiseOr | _: BitwiseXor => true; case _ => false }
+    e.children.flatMap(c => if (associative && operator(c).contains(op)) operands(c, op) else Seq(expression(c)))
   }
 
   /**

@@ -2,6 +2,8 @@ package org.apache.spark.sql.godwit
 
 import java.util.{IdentityHashMap, TimeZone}
 
+import scala.util.control.NonFatal
+
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.catalyst.plans.JoinType
@@ -41,7 +43,10 @@ class Fingerprint(session: SparkSession) extends Encoding {
     case b: BroadcastExchangeExec =>
       Right(sha("BROADCAST" + arguments(b, value(b.mode)) + types(b) + settings + rows(b.child)))
     case other => Left(s"an exchange of ${other.nodeName}")
-  } catch { case r: Refused => Left(r.getMessage) }
+  } catch {
+    case r: Refused => Left(r.getMessage)
+    case NonFatal(e) => Left(s"a plan that could not be read: $e")
+  }
 
   /** Text about a node itself, in which an attribute is a position of its input or something the node makes. */
   private def arguments(p: SparkPlan, text: => String): String = {
