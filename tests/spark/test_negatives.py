@@ -1,0 +1,312 @@
+"""Two queries that differ in one thing must never share stored rows, and one query planned twice must."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as sf
+
+from tests.spark.pair import Driver, driver, write
+
+ROOT = Path(__file__).parents[2]
+
+Query = Callable[[SparkSession, str], DataFrame]
+
+
+class Pair(NamedTuple):
+    one: Query
+    other: Query
+    conf: dict[str, str] = {}  # what is set in the session of the other one
+
+
+def tables(folder: Path) -> None:
+    ids = range(1000)
+    columns = {
+        "id": ids,
+        "g": [i % 7 for i in ids],
+        "v": [(i * 37) % 1000 for i in ids],
+        "w": [(i * 53) % 1000 for i in ids],
+        "x": [i / 7 for i in ids],
+        "y": [i / 3 for i in ids],
+        "z": [i / 11 for i in ids],
+        "s": [("Ab", "aB", "c")[i % 3] for i in ids],
+        "t": [i * 3_600_000_000 for i in ids],
+    }
+    write(folder / "a", files=2, **columns)
+    write(folder / "b", files=2, **columns)
+
+
+def a(spark: SparkSession, folder: str) -> DataFrame:
+    return spark.read.parquet(f"{folder}/a")
+
+
+def over(step: Callable[[DataFrame], DataFrame]) -> Query:
+    return lambda spark, folder: step(a(spark, folder))
+
+
+def filtered(condition: str) -> Query:
+    return over(lambda t: t.where(condition).groupBy("g").count())
+
+
+def projected(*expressions: str) -> Query:
+    return over(lambda t: t.selectExpr(*expressions).distinct())
+
+
+def aggregated(*aggregates: str) -> Query:
+    return over(lambda t: t.groupBy("g").agg(*map(sf.expr, aggregates)).repartition(3, "a1"))
+
+
+def joined(kind: str) -> Query:
+    return lambda spark, folder: (
+        a(spark, folder)
+        .join(spark.read.parquet(f"{folder}/b").select("id"), "id", kind)
+        .select("id")
+        .repartition(3)
+    )
+
+
+def windowed(first: int, last: int) -> Query:
+    frame = f"PARTITION BY g ORDER BY id RANGE BETWEEN {first} PRECEDING AND {last} FOLLOWING"
+    return over(lambda t: t.selectExpr(f"sum(v) OVER ({frame}) AS n").groupBy("n").count())
+
+
+def compared(constant: int) -> Query:
+    def query(spark: SparkSession, folder: str) -> DataFrame:
+        a(spark, folder).createOrReplaceTempView("a")
+        least = f"SELECT avg(v) FROM a WHERE id < {constant}"
+        return spark.sql(f"SELECT g, count(*) FROM a WHERE v > ({least}) GROUP BY g")
+
+    return query
+
+
+def in_python(step: Callable[[int], int]) -> Query:
+    return over(lambda t: t.select(sf.udf(step, "long")("v").alias("p")).groupBy("p").count())
+
+
+def limited(rows: int) -> Query:
+    return over(lambda t: t.select("g", "id").orderBy("id", "g").limit(rows).repartition(2))
+
+
+SUMS = filtered("v > 5")
+
+PAIRS = {
+    "literal": Pair(SUMS, filtered("v > 6")),
+    "type of a literal": Pair(projected("1 AS n", "g"), projected("1L AS n", "g")),
+    "operator": Pair(SUMS, filtered("v >= 5")),
+    "sides of a comparison": Pair(filtered("v > w"), filtered("w > v")),
+    "sides of a subtraction": Pair(projected("v - w"), projected("w - v")),
+    "negated": Pair(filtered("v IN (1, 2)"), filtered("v NOT IN (1, 2)")),
+    "table": Pair(
+        SUMS, lambda spark, folder: spark.read.parquet(f"{folder}/b").where("v > 5").groupBy("g").count()
+    ),
+    "column": Pair(filtered("v > 5"), filtered("w > 5")),
+    "column order": Pair(
+        over(lambda t: t.select("v", "w").repartition(3, "v", "w")),
+        over(lambda t: t.select("w", "v").repartition(3, "v", "w")),
+    ),
+    "column order under equal types": Pair(
+        over(lambda t: t.select("v", "w").repartition(3)), over(lambda t: t.select("w", "v").repartition(3))
+    ),
+    "swapped aggregates": Pair(
+        aggregated("sum(v) AS a1", "sum(w) AS a2"), aggregated("sum(w) AS a1", "sum(v) AS a2")
+    ),
+    "swapped results of equal aggregates": Pair(
+        over(lambda t: t.groupBy("g").agg(sf.sum("v").alias("a"), sf.sum("w").alias("b"))
+             .select("a", "b").repartition(3)),
+        over(lambda t: t.groupBy("g").agg(sf.sum("v").alias("a"), sf.sum("w").alias("b"))
+             .select("b", "a").repartition(3)),
+    ),
+    "aggregate": Pair(aggregated("min(v) AS a1"), aggregated("max(v) AS a1")),
+    "distinct aggregate": Pair(aggregated("count(v) AS a1"), aggregated("count(DISTINCT v) AS a1")),
+    "aggregate's filter": Pair(
+        over(lambda t: t.selectExpr("g", "v", "w").groupBy("g").agg(sf.expr("sum(v) FILTER (WHERE w > 1)"))),
+        over(lambda t: t.selectExpr("g", "v", "w").groupBy("g").agg(sf.expr("sum(v) FILTER (WHERE w > 2)"))),
+    ),
+    "distinct rows": Pair(
+        over(lambda t: t.select("g").distinct().repartition(3)), over(lambda t: t.select("g").repartition(3))
+    ),
+    "join type": Pair(joined("left_semi"), joined("inner")),
+    "outer join type": Pair(joined("left"), joined("right")),
+    "anti for semi join": Pair(joined("left_semi"), joined("left_anti")),
+    "constant in a subquery": Pair(compared(500), compared(501)),
+    "window frame": Pair(windowed(1, 0), windowed(2, 0)),
+    "window order": Pair(
+        over(lambda t: t.select(sf.rank().over(Window.partitionBy("g").orderBy("v")).alias("r")).distinct()),
+        over(lambda t: t.select(sf.rank().over(Window.partitionBy("g").orderBy(sf.desc("v"))).alias("r"))
+             .distinct()),
+    ),
+    "limit": Pair(limited(5), limited(6)),
+    "offset": Pair(
+        over(lambda t: t.select("id").orderBy("id").offset(1).limit(5).repartition(2)),
+        over(lambda t: t.select("id").orderBy("id").offset(2).limit(5).repartition(2)),
+    ),
+    "sample's seed": Pair(
+        over(lambda t: t.sample(fraction=0.5, seed=1).groupBy("g").count()),
+        over(lambda t: t.sample(fraction=0.5, seed=2).groupBy("g").count()),
+    ),
+    "sample's fraction": Pair(
+        over(lambda t: t.sample(fraction=0.5, seed=1).groupBy("g").count()),
+        over(lambda t: t.sample(fraction=0.6, seed=1).groupBy("g").count()),
+    ),
+    "sort below a sample": Pair(
+        over(lambda t: t.sortWithinPartitions("id").sample(fraction=0.5, seed=1).groupBy("g").count()),
+        over(lambda t: t.sortWithinPartitions("v").sample(fraction=0.5, seed=1).groupBy("g").count()),
+    ),
+    "sort below an id": Pair(
+        over(lambda t: t.sortWithinPartitions("id").select("v", sf.monotonically_increasing_id().alias("n"))
+             .groupBy("n").agg(sf.max("v"))),
+        over(lambda t: t.sortWithinPartitions("v").select("v", sf.monotonically_increasing_id().alias("n"))
+             .groupBy("n").agg(sf.max("v"))),
+    ),
+    "sort below first": Pair(
+        over(lambda t: t.sortWithinPartitions("id").groupBy("g").agg(sf.first("v"))),
+        over(lambda t: t.sortWithinPartitions("w").groupBy("g").agg(sf.first("v"))),
+    ),
+    "sort below mapInPandas": Pair(
+        over(lambda t: t.select("v").sortWithinPartitions("v").mapInPandas(lambda b: b, "v long").distinct()),
+        over(lambda t: t.select("v").sortWithinPartitions(sf.desc("v")).mapInPandas(lambda b: b, "v long")
+             .distinct()),
+    ),
+    "sort of a cached table below a sample": Pair(
+        over(lambda t: t.sortWithinPartitions("id").cache().sample(fraction=0.5, seed=1).groupBy("g").count()),
+        over(lambda t: t.sortWithinPartitions("v").cache().sample(fraction=0.5, seed=1).groupBy("g").count()),
+    ),
+    "order of a floating-point sum": Pair(projected("(x + y) + z"), projected("x + (y + z)")),
+    "order of a floating-point product": Pair(projected("(x * y) * z"), projected("x * (y * z)")),
+    "operands of a decimal sum": Pair(
+        projected("(CAST(v AS DECIMAL(38, 18)) + CAST(w AS DECIMAL(20, 2))) + CAST(g AS DECIMAL(30, 5))"),
+        projected("CAST(v AS DECIMAL(38, 18)) + (CAST(w AS DECIMAL(20, 2)) + CAST(g AS DECIMAL(30, 5)))"),
+    ),
+    "collation of a cast": Pair(
+        projected("CAST(s AS STRING COLLATE UTF8_LCASE) AS n"), projected("CAST(s AS STRING COLLATE UNICODE) AS n")
+    ),
+    "collation": Pair(projected("s COLLATE UTF8_LCASE AS n"), projected("s COLLATE UNICODE AS n")),
+    "struct's field": Pair(
+        projected("named_struct('p', v, 'q', w).p AS n"), projected("named_struct('p', v, 'q', w).q AS n")
+    ),
+    "element of an array": Pair(projected("array(v, w)[0] AS n"), projected("array(v, w)[1] AS n")),
+    "lambda": Pair(
+        projected("transform(array(v, w), e -> e + 1)"), projected("transform(array(v, w), e -> e + 2)")
+    ),
+    "lambda's argument": Pair(
+        projected("transform(array(v, w), (e, i) -> e)"), projected("transform(array(v, w), (e, i) -> i)")
+    ),
+    "outer generator": Pair(
+        over(lambda t: t.select("g", sf.explode(sf.array("v"))).distinct()),
+        over(lambda t: t.select("g", sf.explode_outer(sf.array("v"))).distinct()),
+    ),
+    "grouping sets": Pair(
+        over(lambda t: t.rollup("g", "s").count()), over(lambda t: t.cube("g", "s").count())
+    ),
+    "set operation": Pair(
+        lambda spark, folder: a(spark, folder).select("v").intersect(a(spark, folder).select("w")),
+        lambda spark, folder: a(spark, folder).select("v").subtract(a(spark, folder).select("w")),
+    ),
+    "number of partitions": Pair(
+        over(lambda t: t.select("v").repartition(3, "v")), over(lambda t: t.select("v").repartition(4, "v"))
+    ),
+    "partitioning key": Pair(
+        over(lambda t: t.select("v", "w").repartition(3, "v")),
+        over(lambda t: t.select("v", "w").repartition(3, "w")),
+    ),
+    "direction of a range": Pair(
+        over(lambda t: t.select("v").orderBy("v")), over(lambda t: t.select("v").orderBy(sf.desc("v")))
+    ),
+    "place of nulls in a range": Pair(
+        over(lambda t: t.select("v").orderBy(sf.asc_nulls_first("v"))),
+        over(lambda t: t.select("v").orderBy(sf.asc_nulls_last("v"))),
+    ),
+    "UDF code": Pair(in_python(lambda n: n + 1), in_python(lambda n: n + 2)),
+    "ANSI mode": Pair(SUMS, SUMS, {"spark.sql.ansi.enabled": "false"}),
+    "timezone": Pair(SUMS, SUMS, {"spark.sql.session.timeZone": "Asia/Kathmandu"}),
+    "conf that changes rows": Pair(SUMS, SUMS, {"spark.sql.caseSensitive": "true"}),
+    "conf that nobody knows": Pair(SUMS, SUMS, {"spark.sql.of.the.future": "1"}),
+}  # fmt: skip
+
+REFUSED = {"sort of a cached table below a sample"}
+"""What has no fingerprint at all may be anything."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    tables(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Driver]:
+    with driver(spark__sql__autoBroadcastJoinThreshold="-1") as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_one_query_is_itself_and_never_the_other(here: Driver, folder: Path, name: str) -> None:
+    pair = PAIRS[name]
+    one, again = (here.prints(pair.one(here.spark, str(folder)))[0] for _ in range(2))
+    if name not in REFUSED:
+        assert not one.startswith("refused"), one
+    assert one == again
+    session = here.spark.newSession()
+    for key, value in pair.conf.items():
+        session.conf.set(key, value)
+    other = here.prints(pair.other(session, str(folder)))[0]
+    here.spark.catalog.clearCache()
+    if not one.startswith("refused"):
+        assert one != other
+
+
+def test_a_session_of_its_own_makes_no_difference(here: Driver, folder: Path) -> None:
+    session = here.spark.newSession()
+    assert here.prints(SUMS(here.spark, str(folder))) == here.prints(SUMS(session, str(folder)))
+
+
+def test_another_file_of_the_same_size_is_another_table(here: Driver, tmp_path: Path) -> None:
+    def summed(factor: int) -> tuple[int, list[str]]:
+        (tmp_path / "part-0.csv").write_text("".join(f"{k},{factor * k}\n" for k in range(1, 4)))
+        table = here.spark.read.csv(str(tmp_path), schema="k int, v int")
+        return (tmp_path / "part-0.csv").stat().st_size, here.prints(table.groupBy("k").sum("v"))
+
+    (one_size, one), (other_size, other) = summed(2), summed(3)
+    assert one_size == other_size
+    assert one != other
+
+
+def test_the_machines_timezone_counts(here: Driver, folder: Path) -> None:
+    zones = here.spark._jvm.java.util.TimeZone
+    real = zones.getDefault()
+    before = here.prints(SUMS(here.spark, str(folder)))
+    try:
+        zones.setDefault(zones.getTimeZone("Asia/Kathmandu"))
+        assert here.prints(SUMS(here.spark, str(folder))) != before
+    finally:
+        zones.setDefault(real)
+
+
+def test_all_queries_have_the_same_fingerprints_in_another_jvm(here: Driver, folder: Path) -> None:
+    """Another process has other expression ids, other hash codes, and another seed for those of strings."""
+    child = subprocess.run(
+        [sys.executable, "-c", "import sys; from tests.spark import test_negatives as t; t.say_all(sys.argv[1])",
+         str(folder)],
+        cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert child.returncode == 0, child.stderr
+    told = {line.split("|")[1]: line.split("|")[2:] for line in child.stdout.splitlines() if "|" in line}
+    for name, pair in PAIRS.items():
+        if "UDF" not in name and "Pandas" not in name:  # these differ with their module's name
+            assert here.prints(pair.one(here.spark, str(folder))) == told[name], name
+    here.spark.catalog.clearCache()
+
+
+def say_all(folder: str) -> None:
+    with driver(cores=1, spark__sql__autoBroadcastJoinThreshold="-1") as made:
+        for _ in range(3):
+            a(made.spark, folder).groupBy("g").count().collect()
+        for name, pair in reversed(PAIRS.items()):
+            print("|".join(["", name, *made.prints(pair.one(made.spark, folder))]))
+            made.spark.catalog.clearCache()
