@@ -56,7 +56,7 @@ object Agent {
   /** Quiet: no job of the program for two looks in a row, and no stage finished in between. */
   def awaitQuiet(timeoutMs: Long): Boolean = {
     val deadline = System.nanoTime() + timeoutMs * 1000000
-    def look(): (Boolean, Int) = { watch.settle(); (watch.idle, watch.stagesRun) }
+    def look(): (Boolean, Int) = (watch.settle() && watch.idle, watch.stagesRun)
     var last = look()
     var quiet = false
     while (!quiet && System.nanoTime() < deadline) {
@@ -77,7 +77,8 @@ object Agent {
   }
 
   def snapshot(): String = {
-    watch.settle()
+    // A write may be among what is not known yet: then it counts as done.
+    val doubt = if (watch.settle()) Nil else Seq("Spark's events are late: a write may have ended")
     val parked = Gate.parked
     val queries = live.map { l =>
       ("execution" -> l.execution) ~ ("description" -> l.description) ~ ("write" -> Watch.effect(l.qe.executedPlan).isDefined) ~
@@ -85,7 +86,7 @@ object Agent {
         ("pipelines" -> l.view.pipelines.map(_.json))
     }
     compact(render(("taken_at_ms" -> System.currentTimeMillis()) ~ ("spark_version" -> sc.version) ~ ("refusal" -> refusal.fold[JValue](JNull)(JString(_))) ~
-      ("side_effects" -> watch.sideEffects) ~ ("stages_finished" -> Gate.stagesFinished) ~ ("queries" -> queries)))
+      ("side_effects" -> (watch.sideEffects ++ doubt)) ~ ("stages_finished" -> Gate.stagesFinished) ~ ("queries" -> queries)))
   }
 
   private def refusal: Option[String] =

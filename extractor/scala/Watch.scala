@@ -1,6 +1,6 @@
 package org.apache.spark.sql.godwit
 
-import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.{ConcurrentHashMap, TimeoutException}
 
 import scala.jdk.CollectionConverters._
 
@@ -21,7 +21,9 @@ class Watch(sc: SparkContext) extends SparkListener {
   private val effectJobs = new ConcurrentHashMap[Int, String]
   @volatile private var stages = 0
 
-  def settle(): Unit = sc.listenerBus.waitUntilEmpty(2000)
+  /** Waits until all that has happened is known here. False: it is not, the events come faster than they are read. */
+  def settle(): Boolean = try { sc.listenerBus.waitUntilEmpty(Watch.SettleMs); true } catch { case _: TimeoutException => false }
+
   def idle: Boolean = jobs.isEmpty
   def executions: Seq[(Long, String)] = started.asScala.toSeq.sortBy(_._1)
   def runMs(shuffleId: Int): Long = shuffleRunMs.getOrDefault(shuffleId, 0L)
@@ -59,6 +61,7 @@ class Watch(sc: SparkContext) extends SparkListener {
 
 object Watch {
   val JobGroup = "godwit"
+  private val SettleMs = 2000L
 
   /** The side effect of a plan, if it has one. Commands count as such unless they are known to be none. */
   def effect(plan: SparkPlan): Option[String] = plan match {
