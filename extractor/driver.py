@@ -14,7 +14,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
 
@@ -26,7 +27,7 @@ from godwit.extractor.facade import Jvm, JvmGone
 from godwit.extractor.job import Running
 from godwit.extractor.manifest import Fragment, Manifest
 from godwit.extractor.process import leave, narrate, one_line, say
-from godwit.extractor.program import describe
+from godwit.extractor.program import Program, describe
 from godwit.extractor.settings import Settings
 from godwit.extractor.tenure import Tenure, begin
 from godwit.planrewrite.select import StateSelection
@@ -34,11 +35,19 @@ from godwit.planrewrite.stagegraph import StageGraph
 
 
 class Driver:
-    def __init__(self, settings: Settings, jvm: Jvm, jar: str, argv: Sequence[str]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        jvm: Jvm,
+        jar: str,
+        argv: Sequence[str],
+        leave: Callable[[int], None] = leave,
+    ) -> None:
         self._settings = settings
         self._jvm = jvm
         self._jar = jar
         self._argv = tuple(argv)  # as it was: programs eat theirs
+        self._leave = leave
         self._pid = os.getpid()
         self._spark_conf: Mapping[str, str] = {}
         self._agent: Agent | None = None
@@ -47,6 +56,10 @@ class Driver:
     def tenure(self) -> Tenure:
         """Asked for, the job becomes this driver's, and nobody else's until its process ends."""
         return begin(self._settings, self._argv)
+
+    @cached_property
+    def _program_at_start(self) -> Program:
+        return describe(self._argv, sys.modules)
 
     def additions(self, given: Mapping[str, str]) -> Mapping[str, str]:
         """What the context needs beside the program's conf."""
@@ -94,7 +107,7 @@ class Driver:
             manifest=self._manifest,
             moves=tenure.moves,
             narrate=narrate,
-            leave=leave,
+            leave=self._leave,
         )
 
     def _manifest(
@@ -108,7 +121,8 @@ class Driver:
             godwit_version=version("godwit"),
             spark_version=graph.spark_version,
             python_version=platform.python_version(),
-            program=describe(self._argv, sys.modules),
+            # The code that runs is the code that was there at the start, whatever was deployed since.
+            program=replace(self._program_at_start, modules=describe(self._argv, sys.modules).modules),
             sql_conf=self._jvm.pinned(),
             snapshot=graph.to_json(),
             selection=selection,
@@ -126,7 +140,7 @@ class Driver:
                 endpoint=server.endpoint,
                 token=token,
                 started_at=time.time(),
-                program=describe(self._argv, sys.modules),
+                program=self._program_at_start,
                 spark_conf={**self._spark_conf, **self._jvm.pinned()},
             )
         )

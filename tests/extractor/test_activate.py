@@ -17,6 +17,7 @@ import pytest
 
 from godwit.extractor import settings, sparkconf, standby
 from godwit.extractor.activate import Activation, is_of_spark
+from godwit.extractor.control import ControlClient
 from godwit.extractor.driver import Driver
 from godwit.extractor.errors import JobAlive, MoveFailed, OtherProgram, OtherVersion, UnknownJob, UsageError
 from godwit.extractor.importhook import after_import
@@ -437,9 +438,10 @@ class Drivers:
 
     def __init__(self) -> None:
         self.made: list[tuple[Driver, Machine]] = []
+        self.left: list[int] = []
 
     def __call__(self, job: JobFolder, machine: Machine, program: Path, **facts: Any) -> Driver:
-        driver = Driver(task(job, **facts), machine, "/godwit.jar", [str(program)])
+        driver = Driver(task(job, **facts), machine, "/godwit.jar", [str(program)], self.left.append)
         self.made.append((driver, machine))
         return driver
 
@@ -486,6 +488,22 @@ def test_a_second_context_gets_the_same_state(tmp_path: Path, program: Path, new
     driver.attach(object())
     assert len(machine.loaded) == 1
     assert job.running() == first
+
+
+def test_a_program_that_is_deployed_anew_while_it_runs_does_not_get_the_state_of_the_old_one(
+    tmp_path: Path, program: Path, new_driver: Drivers
+) -> None:
+    job, machine = new_job(tmp_path), Machine(graph_of())
+    driver = new_driver(job, machine, program)
+    driver.attach(object())
+    program.write_text("print('another')\n")
+    running = job.running()
+    assert running is not None
+    assert list(ControlClient(running.endpoint, running.token).migrate(30))[-1]["phase"] == "left"
+    assert new_driver.left == [75]
+    driver.tenure.lease.release()
+    with pytest.raises(OtherProgram):
+        begin(task(job), [str(program)])
 
 
 def test_a_program_that_ends_leaves_no_state(
