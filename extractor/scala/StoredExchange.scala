@@ -113,7 +113,7 @@ case class StoredBroadcastExec(fragment: Fragment, mode: BroadcastMode, child: S
       Fallback.executable(session, replaced.child).executeCollect()
   }
 
-  override protected lazy val completionFuture: Future[Broadcast[Any]] = { relationFuture; promise.future }
+  @transient override protected lazy val completionFuture: Future[Broadcast[Any]] = { relationFuture; promise.future }
   override protected def doPrepare(): Unit = relationFuture
   override protected def doExecute(): RDD[InternalRow] = throw SparkException.internalError("a broadcast has no rows to iterate")
   override protected[sql] def doExecuteBroadcast[T](): Broadcast[T] = relationFuture.get().asInstanceOf[Broadcast[T]]

@@ -134,6 +134,7 @@ class Fingerprint(session: SparkSession) extends Encoding {
         _: LocalLimitExec | _: CoalesceExec => node(p, layout)
     case e: EvalPythonExec => node(e, layout)
     case _: MapInPandasExec | _: MapInArrowExec => node(p, layout)
+    case _: InMemoryTableScanExec | _: TableCacheQueryStageExec => throw new Refused("an operator that depends on row order above a cached table")
     case leaf if leaf.children.isEmpty =>
       val switches = leaf.productIterator.collect { case b: Boolean => b }
       source(leaf) + switches.mkString(",") + conf.filesMinPartitionNum.getOrElse(session.leafNodeDefaultParallelism)
