@@ -1,0 +1,74 @@
+"""A move that keeps nothing gives right rows too. So every finished stage that ran again is accounted for.
+
+The stage graph at the move says what had finished, the target says which fragments it used. What had
+finished, is still read, and does not lie beneath a used fragment, ran again: it was refused, or not worth
+moving, or the target did not find it.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from godwit.extractor.manifest import Manifest
+from godwit.planrewrite.stagegraph import Kind, Pipeline, StageGraph
+
+STAGES = (Kind.SHUFFLE, Kind.BROADCAST, Kind.CACHE)
+"""What AQE calls a query stage. The value of a subquery is none: it is read off the stages beneath it."""
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    pipeline: str
+    kind: Kind
+    run_ms: int
+    reason: str
+    stored: bool  # and yet not read
+
+
+@dataclass(frozen=True)
+class Account:
+    stages_by_kind: Mapping[str, int]  # that had finished
+    run_ms: int  # of these
+    recomputed: tuple[Recomputed, ...]
+
+
+NOTHING = Account({}, 0, ())
+
+
+def account(stored: Manifest, used: Collection[str], fallbacks: Mapping[str, str]) -> Account:
+    """`used` and `fallbacks` are fingerprints, as the target reported them."""
+    graph = StageGraph.from_json(stored.snapshot)
+    finished = [each for each in graph.pipelines.values() if each.finished and each.kind in STAGES]
+    read = {each.pipeline for each in stored.fragments if each.fingerprint in {*used} - {*fallbacks}}
+    skipped = {each.pipeline_id: each.reason for each in stored.selection.skipped}
+    missed = {
+        each.pipeline: fallbacks.get(each.fingerprint, "stored, but not found on the target")
+        for each in stored.fragments
+    }
+    again = [each for each in still_to_run(graph, read) if each.finished and each.kind in STAGES]
+    return Account(
+        Counter(str(each.kind) for each in finished),
+        sum(each.run_ms for each in finished),
+        tuple(
+            Recomputed(
+                each.id,
+                each.kind,
+                each.run_ms,
+                skipped.get(each.id) or missed.get(each.id) or "beneath one that was stored, but not found",
+                each.id in missed,
+            )
+            for each in again
+        ),
+    )
+
+
+def still_to_run(graph: StageGraph, read: Collection[str]) -> Iterator[Pipeline]:
+    """From the results down to what is read from the store."""
+    seen: set[str] = set()
+    below = [each.id for each in graph.pipelines.values() if each.kind is Kind.RESULT]
+    while below:
+        each = graph.pipelines[below.pop()]
+        if each.id not in seen and each.id not in read:
+            seen.add(each.id)
+            below.extend(each.depends_on)
+            yield each

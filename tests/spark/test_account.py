@@ -1,0 +1,57 @@
+"""The account of a move names every finished stage that ran again, and no other."""
+
+from dataclasses import replace
+
+from godwit.extractor.manifest import Manifest
+from godwit.planrewrite.select import Skipped, StateSelection
+from godwit.planrewrite.stagegraph import StageGraph
+from tests.extractor.samples import MANIFEST, fragment
+from tests.planrewrite.graphs import graph, pipeline, result
+from tests.spark.account import account
+
+GRAPH = graph(
+    pipeline("scan", kind="broadcast"),
+    pipeline("low"),
+    pipeline("high", "low scan"),
+    pipeline("running", "high", "running"),
+    result("r", "running"),
+)
+
+
+def stored(graph: StageGraph, chosen: str, **skipped: str) -> Manifest:
+    fragments = [fragment(fingerprint=f"f{each}", pipeline=each) for each in chosen.split()]
+    selection = StateSelection((), tuple(Skipped(each, why) for each, why in skipped.items()))
+    return replace(MANIFEST, snapshot=graph.to_json(), selection=selection, fragments=tuple(fragments))
+
+
+def reasons(manifest: Manifest, *used: str, **fallbacks: str) -> dict[str, str]:
+    found = account(
+        manifest, [f"f{each}" for each in used], {f"f{key}": why for key, why in fallbacks.items()}
+    )
+    return {each.pipeline: each.reason for each in found.recomputed}
+
+
+def test_nothing_runs_again_beneath_a_fragment_that_was_used() -> None:
+    found = account(stored(GRAPH, "high"), ["fhigh"], {})
+    assert found.recomputed == ()
+    assert found.stages_by_kind == {"broadcast": 1, "shuffle": 2}
+    assert found.run_ms == 180_000
+
+
+def test_a_fragment_that_was_not_found_costs_what_lies_beneath_it() -> None:
+    assert reasons(stored(GRAPH, "high")) == {
+        "high": "stored, but not found on the target",
+        "low": "beneath one that was stored, but not found",
+        "scan": "beneath one that was stored, but not found",
+    }
+
+
+def test_a_stage_that_was_not_chosen_has_the_reason_of_the_selection() -> None:
+    assert reasons(stored(GRAPH, "low", high="nondeterministic", scan="cheap"), "low") == {
+        "high": "nondeterministic",
+        "scan": "cheap",
+    }
+
+
+def test_a_fragment_that_could_not_be_read_has_not_been_used() -> None:
+    assert reasons(stored(GRAPH, "high"), "high", high="checksum")["high"] == "checksum"

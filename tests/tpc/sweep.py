@@ -1,0 +1,118 @@
+"""The whole proof: every query of TPC-H and TPC-DS, moved at every point that it reaches, and random queries.
+
+It takes long, so each query's line is printed and kept as soon as it is there; started again with the same
+file of lines, the sweep goes on where it was. Any wrong row or error makes it end with exit code 1.
+
+    python -m tests.tpc.sweep --sf 0.1 [--suite tpch] [--random 1000] [--lines FILE] [--table FILE.md]
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.spark.features import write_tables
+from tests.spark.questions import Question, RandomQuestion, TpcQuestion
+from tests.spark.rig import DriverError, Proof, Rig
+from tests.tpc.oracle import difference_from_duckdb
+from tests.tpc.queries import suite_queries
+from tests.tpc.sweeptable import Line, line_of, table, total
+
+
+class Sweep:
+    """Asks one question after the other; a pair of drivers that hangs or dies makes room for a new one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rig: Rig | None = None
+
+    def line(self, question: Question) -> Line:
+        started_at = time.monotonic()
+        try:
+            proof = self._proof(question)
+            oracle = None
+            if isinstance(question, TpcQuestion):
+                oracle = difference_from_duckdb(question.query, question.sf, proof.answer.rows)
+            return line_of(proof, time.monotonic() - started_at, oracle)
+        except DriverError as error:
+            self.close()
+            return Line(question.name, round(time.monotonic() - started_at, 1), errors=(str(error),))
+
+    def close(self) -> None:
+        if self._rig is not None:
+            self._rig.close()
+            self._rig = None
+
+    def _proof(self, question: Question) -> Proof:
+        self._rig = self._rig or Rig(self._folder)
+        if isinstance(question, RandomQuestion):
+            return self._rig.prove_once(question, random.Random(question.seed))
+        return self._rig.prove(question)
+
+
+def questions(asked: argparse.Namespace, folder: Path) -> Iterator[Question]:
+    for suite in [asked.suite] if asked.suite else ["tpch", "tpcds"]:
+        for query in suite_queries(suite):
+            yield TpcQuestion(query, asked.sf)
+    if asked.random:
+        tables = folder / "tables"
+        write_tables(tables)
+        for seed in range(asked.random):
+            yield RandomQuestion(seed, tables)
+
+
+def swept(asked: argparse.Namespace) -> list[Line]:
+    kept: Path = asked.lines
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    lines = [Line(**json.loads(text)) for text in kept.read_text().splitlines()] if kept.exists() else []
+    done = {line.name for line in lines}
+    with tempfile.TemporaryDirectory(prefix="godwit-sweep-") as folder, kept.open("a") as file:
+        sweep = Sweep(Path(folder))
+        try:
+            for question in questions(asked, Path(folder)):
+                if question.name not in done:
+                    line = sweep.line(question)
+                    lines.append(line)
+                    print(json.dumps(line.to_plain()), file=file, flush=True)
+                    print(told(line), flush=True)
+        finally:
+            sweep.close()
+    return lines
+
+
+def told(line: Line) -> str:
+    again, stages = sum(line.recomputed.values()), sum(line.stages.values())
+    figures = f"{line.points} points, {again} of {stages} stages run again, {line.seconds} s"
+    return "\n  ".join([f"{line.name}: {figures}", *line.wrong, *line.errors])
+
+
+def report(asked: argparse.Namespace, lines: Sequence[Line]) -> str:
+    written_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return "\n".join([f"Scale factor {asked.sf:g}, written {written_at}.", "", *table(lines), ""])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Move every query at every point, and compare the rows.")
+    parser.add_argument("--sf", type=float, default=0.1, help="scale factor (default 0.1)")
+    parser.add_argument("--suite", choices=["tpch", "tpcds"], help="default: both")
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="and so many random queries")
+    parser.add_argument("--lines", type=Path, default=Path("build/sweep.jsonl"), help="a JSON line per query")
+    parser.add_argument("--table", type=Path, help="where to write the table (default: the terminal)")
+    asked = parser.parse_args()
+    lines = swept(asked)
+    if asked.table:
+        asked.table.write_text(report(asked, lines))
+    else:
+        print(report(asked, lines))
+    whole = total("all", lines)
+    print(f"{whole.points} points, {len(whole.wrong)} wrong, {len(whole.errors)} errors, {whole.seconds} s")
+    return 1 if whole.wrong or whole.errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""What a sweep found, a line per query, and the table that is made of the lines.
+
+A line is kept as soon as its query is done, so that a sweep of an hour can be watched, and taken up again.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from tests.spark.rig import Proof
+
+SECONDS_PER_MS = 1 / 1000
+
+
+@dataclass(frozen=True)
+class Line:
+    """One query at all its points. Stages are counted at each point anew."""
+
+    name: str
+    seconds: float
+    points: int = 0
+    resumed_from_store: int = 0  # points at which a stored exchange was used
+    wrong: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    stages: Mapping[str, int] = field(default_factory=dict)  # finished, by kind
+    recomputed: Mapping[str, int] = field(default_factory=dict)  # of these, by kind
+    run_ms: int = 0
+    recomputed_ms: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+    def to_plain(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def line_of(proof: Proof, seconds: float, oracle_difference: str | None) -> Line:
+    accounts = [point.account for point in proof.points]
+    again = [each for account in accounts for each in account.recomputed]
+    wrong = [oracle_difference, proof.parked_difference, *(point.difference for point in proof.points)]
+    return Line(
+        proof.name,
+        round(seconds, 1),
+        points=len(proof.points),
+        resumed_from_store=sum(point.used > 0 for point in proof.points),
+        wrong=tuple(each for each in wrong if each),
+        errors=tuple(point.failure for point in proof.points if point.failure),
+        stages=summed(account.stages_by_kind for account in accounts),
+        recomputed=dict(Counter(str(each.kind) for each in again)),
+        run_ms=sum(account.run_ms for account in accounts),
+        recomputed_ms=sum(each.run_ms for each in again),
+        reasons=dict(Counter(without_figures(each.reason) for each in again)),
+    )
+
+
+def total(name: str, lines: Sequence[Line]) -> Line:
+    return Line(
+        name,
+        round(sum(each.seconds for each in lines), 1),
+        points=sum(each.points for each in lines),
+        resumed_from_store=sum(each.resumed_from_store for each in lines),
+        wrong=tuple(what for each in lines for what in each.wrong),
+        errors=tuple(what for each in lines for what in each.errors),
+        stages=summed(each.stages for each in lines),
+        recomputed=summed(each.recomputed for each in lines),
+        run_ms=sum(each.run_ms for each in lines),
+        recomputed_ms=sum(each.recomputed_ms for each in lines),
+        reasons=summed(each.reasons for each in lines),
+    )
+
+
+def summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    return dict(sum(map(Counter, counts), Counter()))
+
+
+def without_figures(reason: str) -> str:
+    return re.sub(r" \([\d,]+ ms\)|#\d+L?", "", reason)
+
+
+def table(lines: Sequence[Line]) -> list[str]:
+    """As Markdown, with a total for each suite."""
+    suites = dict.fromkeys(line.name.split("-")[0] for line in lines)
+    totals = [
+        total(f"**{suite}: {len(part)} queries**", part)
+        for suite in suites
+        if (part := [line for line in lines if line.name.startswith(f"{suite}-")])
+    ]
+    return [
+        "| query | points | from the store | wrong | errors | shuffle stages: run again / finished "
+        "| broadcasts: run again / finished | task time run again | why |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|",
+        *(row(line) for line in [*lines, *totals]),
+    ]
+
+
+def row(line: Line) -> str:
+    stages, again = line.stages, line.recomputed
+    cells = (
+        line.name,
+        line.points,
+        line.resumed_from_store,
+        len(line.wrong),
+        len(line.errors),
+        f"{again.get('shuffle', 0)} / {stages.get('shuffle', 0)}",
+        f"{again.get('broadcast', 0)} / {stages.get('broadcast', 0)}",
+        share(line.recomputed_ms, line.run_ms),
+        "; ".join(f"{count} x {why}" for why, count in sorted(line.reasons.items())),
+    )
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def share(part_ms: int, whole_ms: int) -> str:
+    percent = 100 * part_ms / whole_ms if whole_ms else 0.0
+    return f"{part_ms * SECONDS_PER_MS:.1f} of {whole_ms * SECONDS_PER_MS:.1f} s ({percent:.1f} %)"
