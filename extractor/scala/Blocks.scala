@@ -147,6 +147,18 @@ class BlockReader(fragment: Fragment, conf: Configuration) extends Closeable {
   }
 }
 
+object BlockReader {
+  /** Reads all that one file holds; what is wrong with it, if anything. */
+  def problem(fragment: Fragment, file: BlockFile, conf: Configuration): Option[String] = {
+    val reader = new BlockReader(fragment, conf)
+    try {
+      (file.first until file.last).foreach(reader.open(_, 0, Int.MaxValue).foreach(_.transferTo(OutputStream.nullOutputStream())))
+      None
+    } catch { case e: BlockLost => Some(e.getMessage) }
+    finally reader.close()
+  }
+}
+
 case class Frame(offset: Long, length: Int, crc: Int)
 
 /** The frames one after the other; neighbours are fetched together, each is verified before it is handed out. */

@@ -7,6 +7,7 @@ import scala.collection.mutable
 import scala.concurrent.duration.Duration
 
 import org.apache.spark._
+import org.apache.spark.broadcast.Broadcast
 import org.apache.spark.rdd.{DeterministicLevel, RDD}
 import org.apache.spark.rpc.{RpcCallContext, RpcEnv, ThreadSafeRpcEndpoint}
 import org.apache.spark.scheduler.MapStatus
@@ -15,7 +16,7 @@ import org.apache.spark.sql.catalyst.expressions.{DynamicPruningExpression, Lite
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution._
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
-import org.apache.spark.util.{RpcUtils, ThreadUtils}
+import org.apache.spark.util.{RpcUtils, SerializableConfiguration, ThreadUtils}
 
 /**
  * A stored block can be gone or corrupt when the query is half way through. The rows must still come, and
@@ -27,8 +28,9 @@ import org.apache.spark.util.{RpcUtils, ThreadUtils}
  *  3. Spark runs the pad's one task again, which waits until the driver has finished that job, and then the
  *     failed tasks, which now find the recomputed shuffle.
  *
- * Where rows are not placed by their values, stored and recomputed partitions must not be mixed: the second
- * pad is indeterminate in Spark's words, so that Spark runs all tasks of the failed stage again, or gives up.
+ * Where rows are not placed by their values, stored and recomputed partitions must not be mixed. Such a fragment
+ * is checked as a whole before its first row is read; if a block is lost after that, its pad is indeterminate in
+ * Spark's words: Spark runs all tasks of the failed stage again, or gives up where results have left already.
  */
 object Fallback {
   case class Lost(fragment: Fragment, reason: String)
@@ -40,12 +42,13 @@ object Fallback {
   private val running = ConcurrentHashMap.newKeySet[String]
   private val pads = new ConcurrentHashMap[(String, Boolean), ShuffleDependency[Int, InternalRow, InternalRow]]
   private val recomputed = new ConcurrentHashMap[String, ShuffleExchangeExec]
+  private val checked = ConcurrentHashMap.newKeySet[String]
   private val cleaner = Cleaner.create()
 
   // ---- driver
 
-  /** Another state was loaded: what was recomputed for the old one is no part of it. */
-  def forget(): Unit = recomputed.clear()
+  /** Another state was loaded: what is known of the old one is no part of it. */
+  def forget(): Unit = { recomputed.clear(); checked.clear() }
 
   def start(env: RpcEnv): Unit = env.setupEndpoint(Endpoint, new ThreadSafeRpcEndpoint {
     override val rpcEnv: RpcEnv = env
@@ -77,6 +80,13 @@ object Fallback {
     val thread = new Thread(() => try recompute(fragment) finally running.remove(fragment.fingerprint), s"godwit-recompute-${fragment.fingerprint.take(8)}")
     thread.setDaemon(true)
     thread.start()
+  }
+
+  /** Reads the whole fragment once; what is lost is computed again before this returns. */
+  def check(sc: SparkContext, fragment: Fragment, conf: Broadcast[SerializableConfiguration]): Unit = if (checked.add(fragment.fingerprint)) {
+    val files = sc.parallelize(fragment.files, math.max(1, fragment.files.size))
+    val problems = files.mapPartitions(_.flatMap(BlockReader.problem(fragment, _, conf.value.value))).collect()
+    problems.headOption.foreach { reason => tell(fragment, reason); recompute(fragment) }
   }
 
   private def recompute(fragment: Fragment): Unit = {

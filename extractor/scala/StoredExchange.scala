@@ -54,8 +54,10 @@ case class StoredShuffleExec(fragment: Fragment, override val outputPartitioning
 
   override def getShuffleRDD(specs: Array[ShufflePartitionSpec]): RDD[InternalRow] = {
     val byValue = StoredShuffleExec.placedByValue(outputPartitioning) && specs.forall(_.isInstanceOf[CoalescedPartitionSpec])
-    Fallback.watch(new StoredRDD(sparkContext, fragment.slim, specs, Fallback.pad(sparkContext, byValue),
-      sparkContext.broadcast(new SerializableConfiguration(sparkContext.hadoopConfiguration))), this)
+    val conf = sparkContext.broadcast(new SerializableConfiguration(sparkContext.hadoopConfiguration))
+    val rdd = Fallback.watch(new StoredRDD(sparkContext, fragment.slim, specs, Fallback.pad(sparkContext, byValue), conf), this)
+    if (!byValue) Fallback.check(sparkContext, fragment.slim, conf)
+    rdd
   }
 
   override protected def doExecute(): RDD[InternalRow] =
