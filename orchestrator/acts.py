@@ -149,9 +149,7 @@ class Demonstration:
         if seen is None or not seen.graph.queries:
             return 0.0
         self._stage.show(seen)
-        self._stage.tell(
-            pool, f"runs the query, {progress(seen.graph.pipelines.values())} pipelines finished"
-        )
+        self._stage.tell(pool, f"runs the query: {progress(seen.graph.pipelines.values())} pipelines")
         return seen.graph.progress
 
     def _show_green_light(self, job: JobFolder) -> float:
