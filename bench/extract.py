@@ -1,4 +1,4 @@
-"""How fast can the rows of a finished stage be carried out, and read back in, compared with just reading them?
+"""How fast are the rows of a finished stage carried out, and read back in, compared with just reading them?
 
 One shuffle stage of `--mb` is computed, and the query waits behind it. Its blocks are extracted to local disk
 (raw), and, for comparison, recompressed from lz4 to zstd; then the query goes on and reads the stage into
@@ -93,7 +93,8 @@ def extracted(pipeline: str, base_uri: str) -> tuple[float, dict[str, Fragment]]
     started = time.perf_counter()
     extraction = bench().jvm.extract(base_uri, [pipeline], timeout_ms=300_000)
     seconds = time.perf_counter() - started
-    assert not extraction.not_written, extraction.not_written
+    if extraction.not_written:
+        raise RuntimeError(f"not extracted: {extraction.not_written}")
     return seconds, {
         f"{base_uri}/{each.name}": decide.fragment(each, "blocks/1-0") for each in extraction.written
     }
@@ -107,7 +108,8 @@ def read_back(rows: int, fragments: dict[str, Fragment]) -> float:
     seconds = time.perf_counter() - started
     report = jvm.report()
     jvm.load({})
-    assert report.used and not report.fallbacks, f"the stored exchange was not read: {report}"
+    if not report.used or report.fallbacks:
+        raise RuntimeError(f"the stored exchange was not read: {report}")
     return seconds
 
 
@@ -115,10 +117,11 @@ def recompressed(target: Path) -> float:
     """The newest shuffle's files hold the same blocks: lz4 out, zstd in, a thread per core."""
     target.mkdir()
     files = list(bench_local().rglob("shuffle_*.data"))
-    newest = max(shuffle_id(file) for file in files)
+    newest = max(map(shuffle_id, files))
+    blocks = [file for file in files if shuffle_id(file) == newest]
     started = time.perf_counter()
     with ThreadPoolExecutor(CORES) as threads:
-        list(threads.map(lambda file: recompress(file, target), [f for f in files if shuffle_id(f) == newest]))
+        list(threads.map(lambda file: recompress(file, target), blocks))
     return time.perf_counter() - started
 
 

@@ -2,8 +2,8 @@
 
 Two warm drivers, one with the agent, run the same queries in turn (with, without, without, with), so that
 whatever slows the machine down for a while slows both. It goes on until the geometric mean of the ratios is
-known to within `--half-width` with 95 % confidence, or time is up. A `--control` has the agent in neither: the
-distance from 1 that two JVMs have by themselves.
+known to within `--half-width` with 95 % confidence, or time is up. A `--control` has the agent in neither
+driver: how far from 1 two JVMs are by themselves.
 
     python -m bench.idle [--sf 1] [--queries 1,6,18] [--max-minutes 30] [--control] [--json]
 """
@@ -81,7 +81,9 @@ def one_round(query: Query, agent: Driver, plain: Driver) -> tuple[float, float]
     return first + fourth, second + third
 
 
-def measure(queries: list[Query], agent: Driver, plain: Driver, minutes: float, half_width: float) -> Measured:
+def measure(
+    queries: list[Query], agent: Driver, plain: Driver, minutes: float, half_width: float
+) -> Measured:
     for _ in range(WARM_UP_ROUNDS):
         for query in queries:
             one_round(query, agent, plain)

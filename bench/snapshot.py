@@ -1,7 +1,8 @@
 """What does it cost to look at a running query, and to have somebody there who can?
 
 The picture: a query of `--stages` shuffles runs, and while it does the agent's snapshot is taken again and
-again, one call into the JVM each; the median counts. The memory: a driver with the agent and one without do
+again, one call into the JVM each; then the same with the query stopped early, half way and late. The median
+counts. The memory: a driver with the agent and one without do
 the same work, and the difference of what their Python processes hold is the agent's.
 
     python -m bench.snapshot [--stages 30] [--calls 50] [--json]
@@ -9,6 +10,7 @@ the same work, and the difference of what their Python processes hold is the age
 
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -18,18 +20,19 @@ from bench.drivers import arguments, bench, driver, machine, print_figures, scra
 from godwit.extractor.job import JobFolder
 from godwit.extractor.store import open_store
 from godwit.orchestrator.observe import control_of, observe
-from godwit.planrewrite.stagegraph import Kind, State
+from godwit.planrewrite.stagegraph import Kind, StageGraph, State
 
 ROWS = 20_000
-WARM_UP_CALLS = 20
+PAUSE_SECONDS = 0.05
 WORK_QUERIES = 20
 RSS_SETTLE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """Times of single calls at one moment of the query."""
+    """Times of single calls, while the query runs or at one moment of it."""
 
+    moment: str
     shuffles: int
     finished: int
     size_bytes: int  # of the picture
@@ -37,29 +40,45 @@ class Pictures:
 
 
 def pictures(stages: int, calls: int) -> list[Pictures]:
-    """In the driver: at the query's beginning, in its middle and towards its end, once warm."""
-    here = bench()
-    points = (1, stages // 2, stages - 2)
-    taken = []
-    for at in (points[1], *points):
-        with here.stopped(lambda: chain(stages).collect(), stages=at):
-            taken.append(take(calls))
-    return taken[1:]
+    """In the driver, once warm."""
+    while_running(stages, calls)
+    stops = {"early": 1, "half way": stages // 2, "late": stages - 2}
+    return [while_running(stages, calls), *(while_stopped(stages, calls, *stop) for stop in stops.items())]
 
 
-def take(calls: int) -> Pictures:
-    here = bench()
-    for _ in range(WARM_UP_CALLS):
-        text = here.jvm.snapshot()
-    shuffles = [each for each in here.graph().pipelines.values() if each.kind is Kind.SHUFFLE]
-    finished = sum(each.state is State.FINISHED for each in shuffles)
-    return Pictures(len(shuffles), finished, len(text), [timed(here.jvm.snapshot) for _ in range(calls)])
+def while_running(stages: int, calls: int) -> Pictures:
+    """As many as the query lasts for; again, if it was too short for so many calls."""
+    graphs, calls_ms = [], []
+    while len(calls_ms) < calls:
+        with ThreadPoolExecutor(1) as thread:
+            query = thread.submit(chain(stages).collect)
+            while not query.done():
+                elapsed_ms, text = timed_snapshot()
+                if (graph := StageGraph.from_json(text)).queries:
+                    graphs.append((graph, len(text)))
+                    calls_ms.append(elapsed_ms)
+                time.sleep(PAUSE_SECONDS)
+            query.result()
+    graph, size_bytes = graphs[len(graphs) // 2]
+    return Pictures("running", *count(graph), size_bytes, calls_ms)
 
 
-def timed(call: Any) -> float:
+def while_stopped(stages: int, calls: int, moment: str, at: int) -> Pictures:
+    with bench().stopped(lambda: chain(stages).collect(), stages=at):
+        calls_ms = [timed_snapshot()[0] for _ in range(calls)]
+        text = bench().jvm.snapshot()
+    return Pictures(moment, *count(StageGraph.from_json(text)), len(text), calls_ms)
+
+
+def count(graph: StageGraph) -> tuple[int, int]:
+    shuffles = [each for each in graph.pipelines.values() if each.kind is Kind.SHUFFLE]
+    return len(shuffles), sum(each.state is State.FINISHED for each in shuffles)
+
+
+def timed_snapshot() -> tuple[float, str]:
     started = time.perf_counter()
-    call()
-    return (time.perf_counter() - started) * 1000
+    text = bench().jvm.snapshot()
+    return (time.perf_counter() - started) * 1000, text
 
 
 def chain(stages: int) -> Any:
@@ -78,7 +97,7 @@ def chain(stages: int) -> Any:
 
 
 def work(queries: int) -> int:
-    """In the driver, with the agent or without: the same work; then how many bytes its Python process holds."""
+    """In the driver: how many bytes its Python process holds after this work."""
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.getOrCreate()
@@ -98,12 +117,17 @@ def agent_bytes(folder: Path) -> int:
         without = plain.ask(work, WORK_QUERIES)
     with driver("agent", folder, job="memory") as agent:
         agent.ask(work, WORK_QUERIES)
-        job = JobFolder(open_store(f"file://{folder}/store"), "memory").view()
+        job = JobFolder(open_store(f"file://{folder}/store", create=False), "memory").view()
         for _ in range(WORK_QUERIES):
             control_of(job).status()
             observe(job)
         time.sleep(RSS_SETTLE_SECONDS)
         return agent.ask(held_bytes) - without
+
+
+def row(each: Pictures) -> tuple[object, ...]:
+    median_ms, worst_ms = statistics.median(each.calls_ms), max(each.calls_ms)
+    return each.moment, each.finished, each.shuffles, each.size_bytes, median_ms, worst_ms
 
 
 def main() -> None:
@@ -117,17 +141,13 @@ def main() -> None:
             taken = spark.ask(pictures, asked.stages, asked.calls)
         memory = agent_bytes(folder)
     figures = {
-        "snapshot_ms": round(max(statistics.median(each.calls_ms) for each in taken), 2),
+        "snapshot_ms": round(statistics.median(taken[0].calls_ms), 2),
         "agent_mb": round(memory / 1e6, 1),
         "pictures": [vars(each) for each in taken],
         **before,
     }
-    rows = [
-        (each.finished, each.shuffles, each.size_bytes, statistics.median(each.calls_ms), max(each.calls_ms))
-        for each in taken
-    ]
-    columns = ("stages finished", "of", "bytes", "median ms", "worst ms")
-    print_figures(figures, asked.json, [table("snapshots of one query", columns, rows)])
+    columns = ("query", "stages finished", "of", "bytes", "median ms", "worst ms")
+    print_figures(figures, asked.json, [table("snapshots of one query", columns, list(map(row, taken)))])
 
 
 if __name__ == "__main__":
