@@ -127,7 +127,8 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: I
   }
 
   private def waiting(id: String, e: Exchange): PipelineView =
-    PipelineView(id, if (e.isInstanceOf[BroadcastExchangeLike]) "broadcast" else "shuffle", "waiting", prints.exchange(e),
+    PipelineView(id, if (e.isInstanceOf[BroadcastExchangeLike]) "broadcast" else "shuffle", "waiting",
+      if (adaptives.isEmpty) Left("the query is not adaptive (spark.sql.adaptive.enabled) and starts again on a move") else prints.exchange(e),
       inInitialPlan = false, stored = false, 0, None, 0, 0, 0, e.simpleString(8), standsFor(e), e.outputPartitioning.numPartitions, None, empty)
 
   private def subquery(id: String, s: SparkPlan): PipelineView = {
