@@ -58,7 +58,7 @@ demo: install
 	@$(BIN)/godwit demo
 
 sweep: install
-	$(BIN)/python -m tests.tpc.sweep --sf 0.1
+	$(BIN)/python -m tests.tpc.sweep --sf 0.1 --random 1000 --table docs/sweep.md
 
 bench: install
 	for part in idle extract migrate; do $(BIN)/python -m bench.$$part; done

@@ -31,6 +31,10 @@ class Account:
     run_ms: int  # of these
     recomputed: tuple[Recomputed, ...]
 
+    @property
+    def kept(self) -> int:
+        return sum(self.stages_by_kind.values()) - len(self.recomputed)
+
 
 NOTHING = Account({}, 0, ())
 

@@ -102,6 +102,15 @@ class Proof:
         ]
 
     @property
+    def unexplained(self) -> int:
+        """Stages that the target ran beyond those that were left to run and those accounted for."""
+        return sum(
+            max(0, point.stages_run - (self.answer.stages - point.account.kept))
+            for point in self.points
+            if not point.wrong
+        )
+
+    @property
     def wrong(self) -> list[str]:
         parked = (
             [f"{self.name} parked and un-parked: {self.parked_difference}"] if self.parked_difference else []

@@ -1,9 +1,9 @@
 """The whole proof: every query of TPC-H and TPC-DS, moved at every point that it reaches, and random queries.
 
-It takes long, so each query's line is printed and kept as soon as it is there; started again with the same
-file of lines, the sweep goes on where it was. Any wrong row or error makes it end with exit code 1.
+It takes long, so each query's line is printed and kept as soon as it is there, and with `--go-on` a sweep
+that was broken off goes on where it was. Any wrong row or error makes it end with exit code 1.
 
-    python -m tests.tpc.sweep --sf 0.1 [--suite tpch] [--random 1000] [--lines FILE] [--table FILE.md]
+    python -m tests.tpc.sweep --sf 0.1 [--suite tpch] [--random 1000] [--go-on] [--table docs/sweep.md]
 """
 
 import argparse
@@ -12,7 +12,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tests.spark.questions import Question, RandomQuestion, TpcQuestion
 from tests.spark.rig import DriverError, Proof, Rig
 from tests.tpc.oracle import difference_from_duckdb
 from tests.tpc.queries import suite_queries
-from tests.tpc.sweeptable import Line, line_of, table, total
+from tests.tpc.sweeptable import Line, explanation, line_of, table, total
 
 
 class Sweep:
@@ -69,6 +69,8 @@ def questions(asked: argparse.Namespace, folder: Path) -> Iterator[Question]:
 def swept(asked: argparse.Namespace) -> list[Line]:
     kept: Path = asked.lines
     kept.parent.mkdir(parents=True, exist_ok=True)
+    if not asked.go_on:
+        kept.unlink(missing_ok=True)
     lines = [Line(**json.loads(text)) for text in kept.read_text().splitlines()] if kept.exists() else []
     done = {line.name for line in lines}
     with tempfile.TemporaryDirectory(prefix="godwit-sweep-") as folder, kept.open("a") as file:
@@ -91,24 +93,21 @@ def told(line: Line) -> str:
     return "\n  ".join([f"{line.name}: {figures}", *line.wrong, *line.errors])
 
 
-def report(asked: argparse.Namespace, lines: Sequence[Line]) -> str:
-    written_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    return "\n".join([f"Scale factor {asked.sf:g}, written {written_at}.", "", *table(lines), ""])
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Move every query at every point, and compare the rows.")
     parser.add_argument("--sf", type=float, default=0.1, help="scale factor (default 0.1)")
     parser.add_argument("--suite", choices=["tpch", "tpcds"], help="default: both")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="and so many random queries")
     parser.add_argument("--lines", type=Path, default=Path("build/sweep.jsonl"), help="a JSON line per query")
+    parser.add_argument("--go-on", action="store_true", help="leave out what --lines has already")
     parser.add_argument("--table", type=Path, help="where to write the table (default: the terminal)")
     asked = parser.parse_args()
     lines = swept(asked)
+    report = "\n".join([*explanation(asked.sf, datetime.now(UTC)), *table(lines), ""])
     if asked.table:
-        asked.table.write_text(report(asked, lines))
+        asked.table.write_text(report)
     else:
-        print(report(asked, lines))
+        print(report)
     whole = total("all", lines)
     print(f"{whole.points} points, {len(whole.wrong)} wrong, {len(whole.errors)} errors, {whole.seconds} s")
     return 1 if whole.wrong or whole.errors else 0

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 
 from tests.spark.rig import Proof
 
@@ -28,6 +29,7 @@ class Line:
     run_ms: int = 0
     recomputed_ms: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    unexplained: int = 0  # stages that ran on the target and should not have, by the account
 
     def to_plain(self) -> dict[str, object]:
         return asdict(self)
@@ -49,6 +51,7 @@ def line_of(proof: Proof, seconds: float, oracle_difference: str | None) -> Line
         run_ms=sum(account.run_ms for account in accounts),
         recomputed_ms=sum(each.run_ms for each in again),
         reasons=dict(Counter(without_figures(each.reason) for each in again)),
+        unexplained=proof.unexplained,
     )
 
 
@@ -65,6 +68,7 @@ def total(name: str, lines: Sequence[Line]) -> Line:
         run_ms=sum(each.run_ms for each in lines),
         recomputed_ms=sum(each.recomputed_ms for each in lines),
         reasons=summed(each.reasons for each in lines),
+        unexplained=sum(each.unexplained for each in lines),
     )
 
 
@@ -76,8 +80,26 @@ def without_figures(reason: str) -> str:
     return re.sub(r" \([\d,]+ ms\)|#\d+L?", "", reason)
 
 
+def explanation(sf: float, written_at: datetime) -> list[str]:
+    return [
+        "# The sweep: every query, moved at every point",
+        "",
+        f"Written by `python -m tests.tpc.sweep` on {written_at:%Y-%m-%d at %H:%M} UTC, scale factor {sf:g}.",
+        "",
+        "Each query runs on a driver with two cores and is moved out at every re-planning that finds a stage",
+        "finished; a driver with three cores resumes from each of these points. *Wrong* counts answers, of",
+        "resumed queries and of those that were parked and went on, that differ from the answer of the same",
+        "query left alone, and answers that differ from DuckDB's; random queries are moved at one random",
+        "point. A stage that had finished and ran again is counted at each point anew, and so is its time",
+        "(task time of shuffles; for broadcasts the time to collect and build them). *Unexplained* are",
+        "stages that the target ran though, by the stage graph, they were neither left to run nor listed.",
+        "",
+    ]
+
+
 def table(lines: Sequence[Line]) -> list[str]:
-    """As Markdown, with a total for each suite."""
+    """As Markdown, with a total for each suite. Random queries are too many to list, unless one is bad."""
+    listed = [line for line in lines if not line.name.startswith("random-") or line.wrong or line.errors]
     suites = dict.fromkeys(line.name.split("-")[0] for line in lines)
     totals = [
         total(f"**{suite}: {len(part)} queries**", part)
@@ -86,9 +108,9 @@ def table(lines: Sequence[Line]) -> list[str]:
     ]
     return [
         "| query | points | from the store | wrong | errors | shuffle stages: run again / finished "
-        "| broadcasts: run again / finished | task time run again | why |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|---|",
-        *(row(line) for line in [*lines, *totals]),
+        "| broadcasts: run again / finished | task time run again | why | unexplained |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|--:|",
+        *(row(line) for line in [*listed, *totals]),
     ]
 
 
@@ -104,6 +126,7 @@ def row(line: Line) -> str:
         f"{again.get('broadcast', 0)} / {stages.get('broadcast', 0)}",
         share(line.recomputed_ms, line.run_ms),
         "; ".join(f"{count} x {why}" for why, count in sorted(line.reasons.items())),
+        line.unexplained,
     )
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
