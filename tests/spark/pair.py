@@ -1,8 +1,8 @@
 """Both ends of a move in one JVM.
 
 Whether stored rows may stand for an exchange, and what happens when they are lost, does not depend on whose
-process they were stored by. So a query is stopped, its state is written, it goes on to its end; then the state
-is loaded and the query is planned again, as the next driver would. Everything in between is the real thing.
+process they were stored by. So a query is stopped, its state is written, it goes on to its end; then the
+state is loaded and the query is planned again, as the next driver would. All of it is the real thing.
 """
 
 import threading
@@ -82,6 +82,9 @@ class Driver:
         self.spark = spark
         self.jvm = jvm
         self._agent = jvm._agent
+        java = spark._jvm.java
+        self._said = java.io.ByteArrayOutputStream()
+        java.lang.System.setErr(java.io.PrintStream(self._said, True))
         jvm.start(spark.sparkContext, None, 30_000)
         self.clean()
 
@@ -126,10 +129,16 @@ class Driver:
     def report(self) -> Report:
         return self.jvm.report()
 
+    def said(self) -> str:
+        """What the JVM has written to its standard error since it was asked last."""
+        text = str(self._said.toString())
+        self._said.reset()
+        return text
+
     def resumed(
         self, frame: DataFrame, capture: Capture, between: Callable[[], None] | None = None
     ) -> list[Any]:
-        """The rows of the query planned anew over the stored state; `between` happens after its first stage."""
+        """The rows of the query planned anew over the stored state; `between` is after its first stage."""
         self.load(capture)
         if between is None:
             return Running(frame.collect).rows()

@@ -1,0 +1,230 @@
+"""Stored rows can be lost at any moment. The query must come to its right end all the same, and say so."""
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from tests.spark.pair import Capture, Driver, driver, finished, write
+
+Damage = Callable[[Path], None]
+
+
+def delete(file: Path) -> None:
+    file.unlink()
+
+
+def flip(file: Path, part: float) -> None:
+    content = bytearray(file.read_bytes())
+    content[int(len(content) * part)] ^= 0x10
+    file.write_bytes(bytes(content))
+
+
+def cut_short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+DAMAGES: dict[str, Damage] = {
+    "deleted": delete,
+    "flipped in the first partition": lambda file: flip(file, 0.02),
+    "flipped in the last partition": lambda file: flip(file, 0.95),
+    "cut short": cut_short,
+}
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is stored when the first stages have finished is read in a later one."""
+
+    build: Callable[[SparkSession, str], DataFrame]
+    stages: int = 1
+    kind: str = "shuffle"
+    ordered: bool = False
+
+
+def facts(spark: SparkSession, folder: str) -> DataFrame:
+    return spark.read.parquet(f"{folder}/facts")
+
+
+def hashed(spark: SparkSession, folder: str) -> DataFrame:
+    """Two shuffles: the second reads the stored one, a third reads the second."""
+    sums = facts(spark, folder).groupBy("k").agg(sf.sum("v").alias("v"))
+    return sums.groupBy((sf.col("v") % 100).alias("m")).count().repartition(3)
+
+
+def ranged(spark: SparkSession, folder: str) -> DataFrame:
+    return facts(spark, folder).orderBy("v", "id")
+
+
+def round_robin(spark: SparkSession, folder: str) -> DataFrame:
+    return (
+        facts(spark, folder)
+        .select("id", "k", "v")
+        .repartition(5)
+        .groupBy("k")
+        .agg(sf.sum("v"), sf.count("*"))
+    )
+
+
+def broadcast(spark: SparkSession, folder: str) -> DataFrame:
+    names = spark.read.parquet(f"{folder}/names").groupBy("k").agg(sf.max("name").alias("name"))
+    return facts(spark, folder).join(sf.broadcast(names), "k").groupBy("name").agg(sf.sum("v"))
+
+
+def skewed(spark: SparkSession, folder: str) -> DataFrame:
+    names = spark.read.parquet(f"{folder}/names").hint("merge")
+    return (
+        facts(spark, folder)
+        .drop("k")
+        .withColumnRenamed("hot", "k")
+        .join(names, "k")
+        .select("id", "v", "name")
+    )
+
+
+def reused(spark: SparkSession, folder: str) -> DataFrame:
+    sums = facts(spark, folder).groupBy("k").agg(sf.sum("v").alias("v"))
+    low, high = sums.where("v % 2 = 0"), sums.where("v % 3 = 0")
+    both = low.select(low.k.alias("a"), low.v.alias("p")).hint("merge").join(
+        high.select(high.k.alias("b"), high.v.alias("q")), sf.col("a") == sf.col("b")
+    )  # fmt: skip
+    return both.groupBy("p").agg(sf.max("q"))
+
+
+def two(spark: SparkSession, folder: str) -> DataFrame:
+    left = facts(spark, folder).groupBy("k").agg(sf.sum("v").alias("v"))
+    right = facts(spark, folder).groupBy("k").agg(sf.max("id").alias("m"))
+    return left.join(right.hint("merge"), "k").groupBy("v").agg(sf.sum("m"))
+
+
+QUERIES = {
+    "hash": Query(hashed),
+    "range": Query(ranged, ordered=True),
+    "round robin": Query(round_robin),
+    "broadcast": Query(broadcast, stages=2, kind="broadcast"),
+    "skew": Query(skewed, stages=2),
+    "reuse": Query(reused),
+    "two fragments": Query(two, stages=2),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tables")
+    numbers = random.Random(7)
+    ids = range(60_000)
+    write(
+        folder / "facts",
+        files=4,
+        id=ids,
+        k=[i % 500 for i in ids],
+        v=[numbers.randrange(1_000_000) for _ in ids],
+        hot=[0 if i % 10 else i % 500 for i in ids],
+    )
+    write(folder / "names", k=range(500), name=[f"name {k % 17}" for k in range(500)])
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def here(request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """A driver with so many cores. With one, a recompute must not wait for the task that waits for it."""
+    conf = {
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "64k",
+        "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "64k",
+        "spark.sql.adaptive.skewJoin.skewedPartitionFactor": "2",
+    }
+    with driver(request.param, **conf) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def captures(here: Driver, folder: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Capture]:
+    return {
+        name: here.moved(
+            query.build(here.spark, folder),
+            tmp_path_factory.mktemp("state"),
+            query.stages,
+            finished(query.kind),
+        )
+        for name, query in QUERIES.items()
+    }
+
+
+def copy(capture: Capture, folder: Path) -> Capture:
+    shutil.copytree(capture.folder, folder / "state")
+    return replace(capture, folder=folder / "state")
+
+
+def compared(rows: list[object], query: Query) -> list[object]:
+    return rows if query.ordered else sorted(rows, key=repr)
+
+
+@pytest.mark.parametrize("here", [2], indirect=True)
+@pytest.mark.parametrize("name", QUERIES)
+def test_the_state_is_read_while_it_is_whole(
+    here: Driver, captures: dict[str, Capture], folder: str, name: str
+) -> None:
+    query, capture = QUERIES[name], captures[name]
+    assert capture.fragments
+    rows = here.resumed(query.build(here.spark, folder), capture)
+    assert compared(rows, query) == compared(capture.rows, query)
+    assert set(here.report().used) == {each.fingerprint for each in capture.fragments}
+    assert not here.report().fallbacks
+
+
+@pytest.mark.parametrize(
+    ("here", "name", "damage"),
+    [(2, name, damage) for name in QUERIES for damage in DAMAGES]
+    + [(1, name, "deleted") for name in QUERIES],
+    indirect=["here"],
+)
+def test_rows_lost_before_the_query_starts_are_computed_again(
+    here: Driver,
+    captures: dict[str, Capture],
+    folder: str,
+    name: str,
+    damage: str,
+    tmp_path: Path,
+) -> None:
+    query, capture = QUERIES[name], copy(captures[name], tmp_path)
+    here.said()
+    for file in capture.files():
+        DAMAGES[damage](file)
+    rows = here.resumed(query.build(here.spark, folder), capture)
+    assert compared(rows, query) == compared(capture.rows, query)
+    assert set(here.report().fallbacks) == {each.fingerprint for each in capture.fragments}
+    assert here.said().count("godwit: the stored rows of ") == len(capture.fragments)
+
+
+@pytest.mark.parametrize("here", [2, 1], indirect=True)
+def test_rows_lost_in_the_middle_of_the_query_are_computed_again(
+    here: Driver, folder: str, tmp_path: Path
+) -> None:
+    """One side of a join is stored and not yet read, the other is computed first."""
+    frame = two(here.spark, folder)
+    capture = here.moved(frame, tmp_path, stages=2, choose=lambda graph: finished("shuffle")(graph)[:1])
+    here.said()
+    rows = here.resumed(
+        two(here.spark, folder), capture, between=lambda: [flip(file, 0.5) for file in capture.files()]
+    )
+    assert sorted(rows) == sorted(capture.rows)
+    assert list(here.report().fallbacks) == [capture.fragments[0].fingerprint]
+    assert here.said().count("godwit: the stored rows of ") == 1
+
+
+@pytest.mark.parametrize("here", [2, 1], indirect=True)
+def test_a_folder_that_is_gone_in_the_middle_is_no_catastrophe(
+    here: Driver, folder: str, tmp_path: Path
+) -> None:
+    capture = here.moved(
+        two(here.spark, folder), tmp_path, stages=2, choose=lambda graph: finished("shuffle")(graph)[1:]
+    )
+    rows = here.resumed(two(here.spark, folder), capture, between=lambda: shutil.rmtree(tmp_path))
+    assert sorted(rows) == sorted(capture.rows)
+    assert list(here.report().fallbacks) == [capture.fragments[0].fingerprint]
