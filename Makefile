@@ -61,7 +61,7 @@ sweep: install
 	$(BIN)/python -m tests.tpc.sweep --sf 0.1 --random 1000 --table docs/sweep.md
 
 bench: install
-	for part in idle extract migrate; do $(BIN)/python -m bench.$$part; done
+	for part in idle extract migrate snapshot; do $(BIN)/python -m bench.$$part; done
 
 data: install
 	@$(BIN)/python -m tests.tpc.data --sf 0.01

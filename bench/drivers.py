@@ -150,7 +150,7 @@ class Bench:
         gateway = jvm.launch({})
         self.jvm, jar = jvm.connect(gateway, pyspark.__version__)
         additions = sparkconf.additions(dict(pyspark.SparkConf().getAll()), jar, {})
-        self.spark = pyspark.sql.SparkSession.builder.config(map=additions).getOrCreate()
+        self.spark = pyspark.sql.SparkSession.builder.config(map={**additions}).getOrCreate()
         self.jvm.start(self.spark.sparkContext, stop_after_stages=None, grace_ms=30_000)
         self.java = gateway.jvm
 
@@ -212,7 +212,9 @@ def print_figures(figures: dict[str, Any], as_json: bool, tables: Sequence[Table
     for table in tables:
         console.print(table)
     plain = {key: value for key, value in figures.items() if not isinstance(value, list | dict)}
-    console.print(", ".join(f"{key} {value}" for key, value in plain.items()), highlight=False)
+    console.print(
+        ", ".join(f"{key} {value}" for key, value in plain.items()), highlight=False, soft_wrap=True
+    )
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:

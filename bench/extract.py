@@ -19,7 +19,7 @@ from typing import Any
 from bench.drivers import arguments, bench, driver, machine, print_figures, say, scratch, table
 from godwit.extractor import decide
 from godwit.extractor.manifest import Fragment
-from godwit.planrewrite.stagegraph import Kind, State
+from godwit.planrewrite.stagegraph import Kind, Pipeline, State
 
 CORES = 2
 MAPPERS, PARTITIONS = 16, 32
@@ -83,7 +83,7 @@ def into_noop(rows: Any) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-def the_stage() -> Any:
+def the_stage() -> Pipeline:
     pipelines = bench().graph().pipelines.values()
     (stage,) = (each for each in pipelines if each.kind is Kind.SHUFFLE and each.state is State.FINISHED)
     return stage
@@ -149,7 +149,8 @@ def last_job_seconds() -> float:
     spark_context.listenerBus().waitUntilEmpty()
     jobs = spark_context.statusStore().jobsList(None)
     last = max((jobs.apply(index) for index in range(jobs.size())), key=lambda job: job.jobId())
-    return (last.completionTime().get().getTime() - last.submissionTime().get().getTime()) / 1000
+    started_ms, ended_ms = (time.get().getTime() for time in (last.submissionTime(), last.completionTime()))
+    return float(ended_ms - started_ms) / 1000
 
 
 def size_of(folder: Path) -> int:

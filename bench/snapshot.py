@@ -48,7 +48,8 @@ def pictures(stages: int, calls: int) -> list[Pictures]:
 
 def while_running(stages: int, calls: int) -> Pictures:
     """As many as the query lasts for; again, if it was too short for so many calls."""
-    graphs, calls_ms = [], []
+    graphs: list[tuple[StageGraph, int]] = []
+    calls_ms: list[float] = []
     while len(calls_ms) < calls:
         with ThreadPoolExecutor(1) as thread:
             query = thread.submit(chain(stages).collect)

@@ -1,0 +1,157 @@
+"""One run of one query, as it would be in two pools of machines: a source, and a target that stands by.
+
+Both are processes of their own, started as `godwit run` starts them, and equally warm before the clock runs.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.drivers import CONF
+from godwit.extractor.control import DriverUnreachable, Event
+from godwit.extractor.errors import MoveRefused
+from godwit.extractor.job import JobFolder
+from godwit.extractor.store import open_store
+from godwit.orchestrator.launch import Launch
+from godwit.orchestrator.migrate import follow
+from godwit.orchestrator.observe import control_of
+from godwit.orchestrator.pools import Pool
+from tests.tpc import data
+from tests.tpc.queries import Query
+
+CORES = 2
+DEADLINE_SECONDS = 60.0
+
+PROGRAM = """\
+import json
+import sys
+import time
+from pathlib import Path
+
+from godwit.extractor.jvm import warm_context
+from pyspark.sql import SparkSession
+
+tables, query, green_light, answer = map(Path, sys.argv[1:])
+if not green_light.exists():
+    warm_context()  # as a standby does before it waits
+spark = SparkSession.builder.getOrCreate()
+for table in sorted(tables.iterdir()):
+    spark.read.parquet(str(table)).createOrReplaceTempView(table.name)
+answer.with_suffix(".ready").touch()
+while not green_light.exists():
+    time.sleep(0.01)
+rows = spark.sql(query.read_text()).collect()
+answer.write_text(json.dumps({"rows": len(rows), "at": time.time()}))
+"""
+
+
+@dataclass(frozen=True)
+class Move:
+    """One migration. Without `seconds`, the query came to its end at the source."""
+
+    seconds: float | None  # from the notice to the last row on the target
+    vacate_seconds: float = 0.0  # beyond finishing the running stages
+    drain_seconds: float = 0.0
+    stages_kept: int = 0
+    bytes_moved: int = 0
+
+
+class Race:
+    """One run of one query: a source, and if need be a target that stands by."""
+
+    def __init__(self, folder: Path, query: Query, sf: float, name: str) -> None:
+        self._folder = folder
+        self._job = JobFolder(open_store(str(folder / "store"), create=True), name)
+        self._green, self._answer = folder / f"{name}.green", folder / f"{name}.json"
+        self._ready = folder / f"{name}.ready"
+        (folder / "program.py").write_text(PROGRAM)
+        (folder / f"{query.name}.sql").write_text(query.spark_text)
+        paths = ("program.py", data.suite(query.suite, sf), f"{query.name}.sql", self._green, self._answer)
+        self._words = [str(folder / path) for path in paths]
+
+    def plain(self) -> float:
+        with self._pool("source", standby=False) as source:
+            source.until(self._ready.exists)
+            return self._finished(source, self._start())
+
+    def restart(self) -> float:
+        """The source leaves before it has begun."""
+        with self._pools() as (source, target):
+            for event in control_of(self._job.view()).migrate(DEADLINE_SECONDS):
+                if event["phase"] == "committed":
+                    self._start()
+            source.exit_code()
+            return self._finished(target, time.time())
+
+    def migrate(self, after_seconds: float) -> Move:
+        with self._pools() as (source, target):
+            time.sleep(max(0.0, self._start() + after_seconds - time.time()))
+            steps = Steps(time.time())
+            try:
+                events = control_of(self._job.view()).migrate(DEADLINE_SECONDS)
+                moved = follow(self._job.name, steps.noting(events), lambda event: None, time.monotonic)
+            except (MoveRefused, DriverUnreachable):
+                source.exit_code()
+                if not self._answer.exists():
+                    raise
+                return Move(None)
+            source.exit_code()
+            vacated_seconds = time.time() - steps.noticed_at
+            if self._answer.exists():
+                return Move(None)
+            return Move(
+                self._finished(target, steps.noticed_at),
+                vacated_seconds - steps.drain_seconds,
+                steps.drain_seconds,
+                moved.stages_kept,
+                moved.bytes,
+            )
+
+    @contextmanager
+    def _pools(self) -> Iterator[tuple[Pool, Pool]]:
+        with self._pool("source", standby=False) as source:
+            source.until(self._ready.exists)
+            with self._pool("target", standby=True) as target:
+                target.until(lambda: target.said("standing by for"))
+                yield source, target
+
+    @contextmanager
+    def _pool(self, name: str, standby: bool) -> Iterator[Pool]:
+        pool = Pool(name, CORES, self._folder / f"{self._job.name}-{name}.log")
+        conf = tuple(f"{key}={value}" for key, value in CONF.items())
+        store_uri, job, master = self._job.store.uri, self._job.name, f"local[{CORES}]"
+        pool.start(Launch(store_uri, job, standby=standby, master=master, conf=conf), self._words)
+        try:
+            yield pool
+        finally:
+            pool.stop()
+
+    def _start(self) -> float:
+        self._green.touch()
+        return time.time()
+
+    def _finished(self, pool: Pool, clock_from: float) -> float:
+        pool.until(self._job.ended)
+        return float(json.loads(self._answer.read_text())["at"]) - clock_from
+
+
+class Steps:
+    """When the steps of a move were told."""
+
+    def __init__(self, noticed_at: float) -> None:
+        self.noticed_at = noticed_at
+        self._at: dict[str, float] = {}
+
+    def noting(self, events: Iterable[Event]) -> Iterator[Event]:
+        for event in events:
+            self._at.setdefault(event["phase"], time.time())
+            yield event
+
+    @property
+    def drain_seconds(self) -> float:
+        """The running stages are done when the extraction begins, or, with nothing to extract, the commit."""
+        drained_at = self._at.get("extracting", self._at.get("committed", self.noticed_at))
+        return drained_at - self._at.get("draining", drained_at)
