@@ -14,8 +14,9 @@ from godwit.extractor.manifest import Fragment
 from godwit.planrewrite.select import MOVE_BYTES_PER_MS, StateSelection
 from godwit.planrewrite.stagegraph import Pipeline, StageGraph
 
-RESERVE_SECONDS = 2.0
-"""Kept back from waiting: for what the awaited stages will add to the state, and for the commit."""
+RESERVE_SECONDS = 3.0
+"""Kept back from waiting: for a first extraction in a cold JVM, for what the awaited stages will add to the
+state, and for the commit. Too little loses all, too much only the stages that end within it."""
 
 COMMIT_SECONDS = 0.5
 """Kept back from writing: the manifest itself, and the way out."""

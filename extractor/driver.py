@@ -51,15 +51,13 @@ class Driver:
         self._pid = os.getpid()
         self._spark_conf: Mapping[str, str] = {}
         self._agent: Agent | None = None
+        self._described: Program | None = None
+        self._seen: set[str] = set()  # modules that are in it
 
     @cached_property
     def tenure(self) -> Tenure:
         """Asked for, the job becomes this driver's, and nobody else's until its process ends."""
         return begin(self._settings, self._argv)
-
-    @cached_property
-    def _program_at_start(self) -> Program:
-        return describe(self._argv, sys.modules)
 
     def additions(self, given: Mapping[str, str]) -> Mapping[str, str]:
         """What the context needs beside the program's conf."""
@@ -121,8 +119,7 @@ class Driver:
             godwit_version=version("godwit"),
             spark_version=graph.spark_version,
             python_version=platform.python_version(),
-            # The code that runs is the code that was there at the start, whatever was deployed since.
-            program=replace(self._program_at_start, modules=describe(self._argv, sys.modules).modules),
+            program=self._program(),
             sql_conf=self._jvm.pinned(),
             snapshot=graph.to_json(),
             selection=selection,
@@ -140,10 +137,21 @@ class Driver:
                 endpoint=server.endpoint,
                 token=token,
                 started_at=time.time(),
-                program=self._program_at_start,
+                program=self._program(),
                 spark_conf={**self._spark_conf, **self._jvm.pinned()},
             )
         )
+
+    def _program(self) -> Program:
+        """What was looked at once is not looked at again: the code that runs is the code that was there when
+        it was loaded, whatever was deployed since. And a move has no time to look at everything."""
+        fresh = {name: module for name, module in list(sys.modules.items()) if name not in self._seen}
+        found = describe(self._argv, {**fresh, "pyspark": sys.modules["pyspark"]})
+        self._seen.update(fresh)
+        if self._described is not None:
+            found = replace(self._described, modules=(*self._described.modules, *found.modules))
+        self._described = found
+        return found
 
     def _settle_accounts(self, tenure: Tenure) -> None:
         """What became of the state that was resumed from."""

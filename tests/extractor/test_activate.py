@@ -490,6 +490,23 @@ def test_a_second_context_gets_the_same_state(tmp_path: Path, program: Path, new
     assert job.running() == first
 
 
+def test_a_module_that_is_loaded_later_belongs_to_the_program(
+    tmp_path: Path, program: Path, new_driver: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    job = new_job(tmp_path)
+    new_driver(job, Machine(graph_of()), program).attach(object())
+    write_module(tmp_path, "loaded_later", "x = 1\n")
+    importlib.import_module("loaded_later")
+    running = job.running()
+    assert running is not None
+    assert list(ControlClient(running.endpoint, running.token).migrate(30))[-1]["phase"] == "left"
+    left = job.committed()
+    assert left is not None
+    assert "loaded_later" in {module.name for module in left.program.modules}
+    assert len({module.name for module in left.program.modules}) == len(left.program.modules)
+
+
 def test_a_program_that_is_deployed_anew_while_it_runs_does_not_get_the_state_of_the_old_one(
     tmp_path: Path, program: Path, new_driver: Drivers
 ) -> None:
