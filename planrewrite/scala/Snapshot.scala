@@ -8,6 +8,7 @@ import org.json4s._
 import org.json4s.JsonDSL._
 
 import org.apache.spark.MapOutputStatistics
+import org.apache.spark.sql.catalyst.plans.logical.statsEstimation.EstimationUtils
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution._
 import org.apache.spark.sql.execution.adaptive._
@@ -114,7 +115,9 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: I
       case x: BroadcastExchangeExec => Seq("collectTime", "buildTime").map(x.metrics(_).value).filter(_ > 0).sum
       case _ => 0L
     }
-    PipelineView(id, "broadcast", if (done) "finished" else "running", print, inInitialPlan = stored, stored, runtime.map(_.sizeInBytes.toLong).getOrElse(0L),
+    // The relation's own size counts memory pages: 64 MB for a thousand rows.
+    val bytes = runtime.map(s => s.rowCount.map(_ * EstimationUtils.getSizePerRow(b.output)).fold(s.sizeInBytes)(_.min(s.sizeInBytes)).toLong)
+    PipelineView(id, "broadcast", if (done) "finished" else "running", print, inInitialPlan = stored, stored, bytes.getOrElse(0L),
       runtime.flatMap(_.rowCount).map(_.toLong), 0, 0, ms, b.broadcast.simpleString(8), standsFor(b), 1, Some(b), empty)
   }
 
