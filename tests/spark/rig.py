@@ -44,7 +44,7 @@ from tests.tpc.compare import difference
 
 ROOT = Path(__file__).parents[2]
 
-REPLY_SECONDS = 300.0
+REPLY_SECONDS = 180.0
 """Longer than any query of these sizes takes: one that hangs is an error, and its driver of no more use."""
 
 CONF = {
@@ -60,7 +60,11 @@ Expected = TypeVar("Expected", bound=Reply)
 
 
 class DriverError(Exception):
-    """A driver raised, hangs or is gone."""
+    """What a driver raised."""
+
+
+class DriverLost(DriverError):  # noqa: N818
+    """A driver hangs or is gone."""
 
 
 @dataclass(frozen=True)
@@ -142,15 +146,18 @@ class RemoteDriver:
 
     def _reply(self, connection: Connection, expected: type[Expected]) -> Expected:
         try:
-            reply = connection.recv() if connection.poll(REPLY_SECONDS) else Trouble("it does not answer")
-        except EOFError:
-            reply = Trouble(f"it is gone; the end of its log:\n{self._log.read_text()[-2000:]}")
+            if not connection.poll(REPLY_SECONDS):
+                raise DriverLost(f"no answer within {REPLY_SECONDS:g} s")
+            reply = connection.recv()
+        except (EOFError, OSError) as error:
+            raise DriverLost(f"the driver is gone: {self._log.read_text()[-2000:]}") from error
         if isinstance(reply, Trouble):
             raise DriverError(reply.what)
         assert isinstance(reply, expected)
         return reply
 
     def close(self) -> None:
+        """A driver that still answers ends by itself; its JVM ends with it in any case."""
         self._connection.close()
         try:
             self._process.wait(20)
@@ -162,24 +169,24 @@ class RemoteDriver:
 class Rig:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
         self._store_folder = folder / "store"
-        self._source = RemoteDriver(folder / "source.log")
-        self._target = RemoteDriver(folder / "target.log")
-        self.shape({})
+        self._start({})
 
     def shape(self, context_conf: Mapping[str, str]) -> None:
         """Both drivers make their SparkContext anew, with this conf beside the usual one."""
         conf = {**CONF, **context_conf}
         pinned = self._source.ask(Shape({**conf, **SOURCE}, {}), Shaped).pinned
         self._target.ask(Shape({**conf, **TARGET}, pinned), Shaped)
+        self._context_conf = context_conf
 
     def plan(self, question: Question) -> str:
         """The question's first plan."""
-        return self._target.ask(Explain(question), Explained).plan
+        return self._ask(self._target, Explain(question), Explained).plan
 
     def run(self, question: Question) -> Ran:
         """The question's answer by the target, left alone."""
-        return self._target.ask(Run(question), Ran)
+        return self._ask(self._target, Run(question), Ran)
 
     def prove(self, question: Question) -> Proof:
         """Moves the query at every point."""
@@ -196,9 +203,23 @@ class Rig:
         self._source.close()
         self._target.close()
 
+    def _start(self, context_conf: Mapping[str, str]) -> None:
+        self._source = RemoteDriver(self._folder / "source.log")
+        self._target = RemoteDriver(self._folder / "target.log")
+        self.shape(context_conf)
+
+    def _ask(self, driver: RemoteDriver, request: Request, expected: type[Expected]) -> Expected:
+        """A driver that is lost is not asked again: the next question finds a new pair."""
+        try:
+            return driver.ask(request, expected)
+        except DriverLost:
+            self.close()
+            self._start(self._context_conf)
+            raise
+
     def _proof(self, question: Question, ran: Ran, at: int | None, drain: bool) -> Proof:
         with self._store() as store_uri:
-            captured = self._source.ask(Capture(question, store_uri, at, drain), Captured)
+            captured = self._ask(self._source, Capture(question, store_uri, at, drain), Captured)
             points = tuple(
                 self._resumed(question, store_uri, number, point, ran.answer)
                 for number, point in enumerate(captured.points, start=1)
@@ -221,7 +242,7 @@ class Rig:
         stored = JobFolder(open_store(store_uri, create=False), point.job).committed()
         assert stored is not None
         try:
-            resumed = self._target.ask(Resume(question, store_uri, point.job), Resumed)
+            resumed = self._ask(self._target, Resume(question, store_uri, point.job), Resumed)
         except DriverError as error:
             return PointResult(number, failure=str(error))
         return PointResult(

@@ -69,6 +69,8 @@ class Driver:
         conf = SparkConf().setAll([*request.conf.items()])
         conf.setAll([*additions(request.conf, self._jar, request.carried).items()])
         self._spark = SparkSession.builder.config(conf=conf).getOrCreate()
+        given = dict(self._spark.sparkContext.getConf().getAll())
+        assert given.items() >= request.conf.items(), "the context is another one"
         self._jvm.start(self._spark.sparkContext, stop_after_stages=None, grace_ms=30_000)
         return Shaped(self._jvm.pinned())
 

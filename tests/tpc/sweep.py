@@ -18,41 +18,28 @@ from pathlib import Path
 
 from tests.spark.features import write_tables
 from tests.spark.questions import Question, RandomQuestion, TpcQuestion
-from tests.spark.rig import DriverError, Proof, Rig
+from tests.spark.rig import DriverError, Proof, Rig, open_rig
 from tests.tpc.oracle import difference_from_duckdb
 from tests.tpc.queries import suite_queries
 from tests.tpc.sweeptable import Line, explanation, line_of, table, total
 
 
-class Sweep:
-    """Asks one question after the other; a pair of drivers that hangs or dies makes room for a new one."""
+def line(rig: Rig, question: Question) -> Line:
+    started_at = time.monotonic()
+    try:
+        proof = moved(rig, question)
+    except DriverError as error:
+        return Line(question.name, round(time.monotonic() - started_at, 1), errors=(str(error),))
+    oracle = None
+    if isinstance(question, TpcQuestion):
+        oracle = difference_from_duckdb(question.query, question.sf, proof.answer.rows)
+    return line_of(proof, time.monotonic() - started_at, oracle)
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._rig: Rig | None = None
 
-    def line(self, question: Question) -> Line:
-        started_at = time.monotonic()
-        try:
-            proof = self._proof(question)
-            oracle = None
-            if isinstance(question, TpcQuestion):
-                oracle = difference_from_duckdb(question.query, question.sf, proof.answer.rows)
-            return line_of(proof, time.monotonic() - started_at, oracle)
-        except DriverError as error:
-            self.close()
-            return Line(question.name, round(time.monotonic() - started_at, 1), errors=(str(error),))
-
-    def close(self) -> None:
-        if self._rig is not None:
-            self._rig.close()
-            self._rig = None
-
-    def _proof(self, question: Question) -> Proof:
-        self._rig = self._rig or Rig(self._folder)
-        if isinstance(question, RandomQuestion):
-            return self._rig.prove_once(question, random.Random(question.seed))
-        return self._rig.prove(question)
+def moved(rig: Rig, question: Question) -> Proof:
+    if isinstance(question, RandomQuestion):
+        return rig.prove_once(question, random.Random(question.seed))
+    return rig.prove(question)
 
 
 def questions(asked: argparse.Namespace, folder: Path) -> Iterator[Question]:
@@ -73,17 +60,14 @@ def swept(asked: argparse.Namespace) -> list[Line]:
         kept.unlink(missing_ok=True)
     lines = [Line(**json.loads(text)) for text in kept.read_text().splitlines()] if kept.exists() else []
     done = {line.name for line in lines}
-    with tempfile.TemporaryDirectory(prefix="godwit-sweep-") as folder, kept.open("a") as file:
-        sweep = Sweep(Path(folder))
-        try:
-            for question in questions(asked, Path(folder)):
+    with tempfile.TemporaryDirectory(prefix="godwit-sweep-") as name, kept.open("a") as file:
+        folder = Path(name)
+        with open_rig(folder) as rig:
+            for question in questions(asked, folder):
                 if question.name not in done:
-                    line = sweep.line(question)
-                    lines.append(line)
-                    print(json.dumps(line.to_plain()), file=file, flush=True)
-                    print(told(line), flush=True)
-        finally:
-            sweep.close()
+                    lines.append(line(rig, question))
+                    print(json.dumps(lines[-1].to_plain()), file=file, flush=True)
+                    print(told(lines[-1]), flush=True)
     return lines
 
 
