@@ -16,7 +16,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from bench.drivers import Driver, arguments, driver, machine, print_figures, say, scratch, table
+from bench.drivers import Driver, DriverFailed, arguments, driver, machine, print_figures, say, scratch, table
+from godwit.extractor.sparkconf import EXTENSIONS
 from tests.tpc import data
 from tests.tpc.queries import Query, tpch_queries
 
@@ -66,6 +67,12 @@ def register(tables: Path) -> None:
         spark.read.parquet(str(folder)).createOrReplaceTempView(folder.name)
 
 
+def has_agent() -> bool:
+    """In the driver: whether Godwit is in its Spark."""
+    extensions = SparkSession.builder.getOrCreate().sparkContext.getConf().get("spark.sql.extensions", "")
+    return EXTENSIONS in str(extensions)
+
+
 def run_query(text: str) -> float:
     """In the driver: how many seconds it takes to the last row."""
     spark = SparkSession.builder.getOrCreate()
@@ -113,6 +120,8 @@ def main() -> None:
     with scratch() as folder, driver("agent", folder, job=job) as agent, driver("plain", folder) as plain:
         for each in (agent, plain):
             each.ask(register, tables)
+        if (agent.ask(has_agent), plain.ask(has_agent)) != (not asked.control, False):
+            raise DriverFailed("the agent is not where it should be")
         measured = measure(queries, agent, plain, asked.max_minutes, asked.half_width)
     ratio, half = measured.interval()
     figures = {

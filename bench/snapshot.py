@@ -9,6 +9,8 @@ the same work, and the difference of what their Python processes hold is the age
 """
 
 import statistics
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,16 +18,42 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from bench.drivers import arguments, bench, driver, machine, print_figures, scratch, table
-from godwit.extractor.job import JobFolder
+from bench.drivers import (
+    CONF,
+    DriverFailed,
+    arguments,
+    bench,
+    driver,
+    environment,
+    machine,
+    print_figures,
+    scratch,
+    table,
+)
+from godwit.extractor.job import JobFolder, JobView
 from godwit.extractor.store import open_store
 from godwit.orchestrator.observe import control_of, observe
 from godwit.planrewrite.stagegraph import Kind, StageGraph, State
 
 ROWS = 20_000
 PAUSE_SECONDS = 0.05
-WORK_QUERIES = 20
-RSS_SETTLE_SECONDS = 2.0
+LOOKS = 20
+
+# Nothing of these benchmarks is in it: they import much of Godwit, and would hide what the agent imports.
+PROGRAM = """\
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+for number in range(20):
+    spark.range(100_000).selectExpr(f"id % {number + 7} AS key").groupBy("key").count().collect()
+Path(sys.argv[1]).touch()
+while True:
+    time.sleep(1)
+"""
 
 
 @dataclass(frozen=True)
@@ -97,33 +125,38 @@ def chain(stages: int) -> Any:
     return reduce(joined, range(1, len(links)), links[0]).selectExpr(f"sum(b{len(links) - 1})")
 
 
-def work(queries: int) -> int:
-    """In the driver: how many bytes its Python process holds after this work."""
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.builder.getOrCreate()
-    for number in range(queries):
-        spark.range(100_000).selectExpr(f"id % {number + 7} AS key").groupBy("key").count().collect()
-    return held_bytes()
+def agent_bytes(folder: Path) -> int:
+    return held_bytes(folder, "memory") - held_bytes(folder, None)
 
 
-def held_bytes() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+def held_bytes(folder: Path, job: str | None) -> int:
+    """By the Python process of an ordinary program, after its work and after others have looked at it."""
+    program, done = folder / "program.py", folder / f"done-{job}"
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(program), str(done)]
+    with subprocess.Popen(command, env=environment(folder, job, CONF), stderr=subprocess.DEVNULL) as process:
+        try:
+            while not done.exists():
+                if process.poll() is not None:
+                    raise DriverFailed(f"the program ended with exit code {process.returncode}")
+                time.sleep(0.1)
+            if job:
+                look_at(JobFolder(open_store(f"file://{folder}/store", create=False), job).view())
+            return resident_bytes(process.pid)
+        finally:
+            process.kill()
+
+
+def look_at(job: JobView) -> None:
+    for _ in range(LOOKS):
+        control_of(job).status()
+        observe(job)
+
+
+def resident_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmRSS:"))
     return int(kilobytes) * 1024
-
-
-def agent_bytes(folder: Path) -> int:
-    with driver("plain", folder) as plain:
-        without = plain.ask(work, WORK_QUERIES)
-    with driver("agent", folder, job="memory") as agent:
-        agent.ask(work, WORK_QUERIES)
-        job = JobFolder(open_store(f"file://{folder}/store", create=False), "memory").view()
-        for _ in range(WORK_QUERIES):
-            control_of(job).status()
-            observe(job)
-        time.sleep(RSS_SETTLE_SECONDS)
-        return agent.ask(held_bytes) - without
 
 
 def row(each: Pictures) -> tuple[object, ...]:
