@@ -40,7 +40,7 @@ object Fallback {
   private val Endpoint = "godwit-fallback"
   private val watched = mutable.ArrayBuffer[(WeakReference[StoredRDD], WeakReference[StoredShuffleExec])]()
   private val running = ConcurrentHashMap.newKeySet[String]
-  private val pads = new ConcurrentHashMap[(String, Boolean), ShuffleDependency[Int, InternalRow, InternalRow]]
+  private val pads = new ConcurrentHashMap[Boolean, ShuffleDependency[Int, InternalRow, InternalRow]]
   private val recomputed = new ConcurrentHashMap[String, ShuffleExchangeExec]
   private val checked = ConcurrentHashMap.newKeySet[String]
   private val cleaner = Cleaner.create()
@@ -50,15 +50,21 @@ object Fallback {
   /** Another state was loaded: what is known of the old one is no part of it. */
   def forget(): Unit = { recomputed.clear(); checked.clear() }
 
-  def start(env: RpcEnv): Unit = env.setupEndpoint(Endpoint, new ThreadSafeRpcEndpoint {
-    override val rpcEnv: RpcEnv = env
-    override def receiveAndReply(context: RpcCallContext): PartialFunction[Any, Unit] = {
-      case Lost(fragment, reason) => lost(fragment, reason); context.reply(true)
-      case Pending => context.reply(!running.isEmpty)
-      case MapperCount(id) =>
-        context.reply(SparkEnv.get.mapOutputTracker.asInstanceOf[MapOutputTrackerMaster].shuffleStatuses(id).mapStatuses.length)
-    }
-  })
+  /** Once for each context of the program: the shuffles of a stopped one are gone. */
+  def start(env: RpcEnv): Unit = {
+    forget()
+    pads.clear()
+    running.clear()
+    watched.synchronized(watched.clear())
+    env.setupEndpoint(Endpoint, new ThreadSafeRpcEndpoint {
+      override val rpcEnv: RpcEnv = env
+      override def receiveAndReply(context: RpcCallContext): PartialFunction[Any, Unit] = {
+        case Lost(fragment, reason) => lost(fragment, reason); context.reply(true)
+        case Pending => context.reply(!running.isEmpty)
+        case MapperCount(id) => context.reply(tracker.shuffleStatuses(id).mapStatuses.length)
+      }
+    })
+  }
 
   def watch(rdd: StoredRDD, exec: StoredShuffleExec): StoredRDD = watched.synchronized {
     watched.filterInPlace { case (r, e) => r.get != null && e.get != null }
@@ -113,7 +119,7 @@ object Fallback {
   private def tracker = SparkEnv.get.mapOutputTracker.asInstanceOf[MapOutputTrackerMaster]
 
   def pad(sc: SparkContext, determinate: Boolean): ShuffleDependency[Int, InternalRow, InternalRow] =
-    pads.computeIfAbsent((sc.applicationId, determinate), _ => {
+    pads.computeIfAbsent(determinate, _ => {
       val dependency = new ShuffleDependency[Int, InternalRow, InternalRow](new PadRDD(sc, determinate), new ConstantPartitioner, new UnsafeRowSerializer(0))
       tracker.registerShuffle(dependency.shuffleId, 1, 1)
       tracker.registerMapOutput(dependency.shuffleId, 0, MapStatus(StoredShuffleExec.nowhere, Array(0L), 0))

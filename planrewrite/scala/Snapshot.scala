@@ -122,7 +122,9 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: I
   }
 
   private def cache(id: String, c: InMemoryTableScanExec): PipelineView = {
-    val done = c.isMaterialized
+    // Whoever builds a cached table holds its lock, and may be parked: until its plan is final nobody may ask it.
+    val built = c.relation.cacheBuilder.cachedPlan match { case a: AdaptiveSparkPlanExec => a.isFinalPlan; case _ => true }
+    val done = built && c.isMaterialized
     val runtime = if (done) Some(c.runtimeStatistics) else None
     PipelineView(id, "cache", if (done) "finished" else "running", Left("a cached table is built again from what lies beneath it"),
       inInitialPlan = true, stored = false, runtime.map(_.sizeInBytes.toLong).getOrElse(0L), runtime.flatMap(_.rowCount).map(_.toLong), 0, 0, 0,
