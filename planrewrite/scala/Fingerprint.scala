@@ -98,6 +98,11 @@ class Fingerprint(session: SparkSession) extends Encoding {
   }
 
   private def rows0(p: SparkPlan): String = p match {
+    case _: ProjectExec | _: FilterExec | _: ExpandExec | _: GenerateExec =>
+      node(p, if (p.expressions.exists(LayoutSensitive.within)) layout else rows)
+    // Spark folds projections into aggregates and others, above whatever they read.
+    case _ if p.expressions.exists(LayoutSensitive.within) =>
+      throw new Refused(s"a value that depends on its row's place, made by ${p.nodeName}")
     case j: ShuffledJoin => join(j.joinType, j.leftKeys, j.rightKeys, j.condition, nullAware = false, j)
     case j: BroadcastHashJoinExec => join(j.joinType, j.leftKeys, j.rightKeys, j.condition, j.isNullAwareAntiJoin, j)
     case j: BroadcastNestedLoopJoinExec => join(j.joinType, Nil, Nil, j.condition, nullAware = false, j)
@@ -107,8 +112,7 @@ class Fingerprint(session: SparkSession) extends Encoding {
       val input = if (LayoutSensitive.aggregates(a.aggregateExpressions)) layout(a.child) else rows(a.child)
       "AGGREGATE" + arguments(a, all(a.groupingExpressions) + all(a.aggregateExpressions) + all(a.resultExpressions)) +
         a.initialInputBufferOffset + input
-    case _: ProjectExec | _: FilterExec | _: ExpandExec | _: GenerateExec | _: UnionExec =>
-      node(p, if (p.expressions.exists(LayoutSensitive.within)) layout else rows)
+    case _: UnionExec => node(p, rows)
     case w: WindowExec =>
       val ordered = LayoutSensitive.window(w.windowExpression) && !total(w.partitionSpec ++ w.orderSpec.map(_.child), w.child)
       node(w, if (ordered) layout else rows)
