@@ -34,6 +34,9 @@ NOTICE_WAIT_MS = 10_000
 DRAIN_LOOK_MS = 500
 """How late a drain hears that its deadline has been moved forward."""
 
+SUBMIT_SECONDS = 1.0
+"""How long a stage that has begun may take to submit its job. One that failed before it did never will."""
+
 NO_HURRY_SECONDS = 3600.0
 """The deadline where nobody waits (so many stages have finished): a bound only for a stage that hangs."""
 
@@ -158,8 +161,11 @@ class Agent:
         state_bytes = select(graph).bytes
         until = decide.drain_until(self._deadline_at, state_bytes)
         tell({"phase": "draining", "seconds": max(0.0, until - self._clock())})
+        busy_at = self._clock()
         while (left := until - self._clock()) > 0:
-            if self._jvm.await_quiet(min(DRAIN_LOOK_MS, int(left * 1000) + 1)):
+            if not self._jvm.await_quiet(min(DRAIN_LOOK_MS, int(left * 1000) + 1)):
+                busy_at = self._clock()
+            elif not decide.about_to_run(self._picture()) or self._clock() - busy_at > SUBMIT_SECONDS:
                 break
             until = decide.drain_until(self._deadline_at, state_bytes)
         return self._picture()

@@ -12,7 +12,7 @@ from godwit.extractor.errors import MoveFailed, StoreFull
 from godwit.extractor.facade import Extraction, Written
 from godwit.extractor.manifest import Fragment
 from godwit.planrewrite.select import MOVE_BYTES_PER_MS, StateSelection
-from godwit.planrewrite.stagegraph import Pipeline, StageGraph
+from godwit.planrewrite.stagegraph import Kind, Pipeline, StageGraph, State
 
 RESERVE_SECONDS = 3.0
 """Kept back from waiting: for a first extraction in a cold JVM, for what the awaited stages will add to the
@@ -36,6 +36,17 @@ def refusal(graph: StageGraph) -> str | None:
 def drain_until(deadline_at: float, state_bytes: int) -> float:
     """Until when running stages may be waited for, so that the state can still be written after that."""
     return deadline_at - RESERVE_SECONDS - state_bytes / MOVE_BYTES_PER_MS / 1000
+
+
+def about_to_run(graph: StageGraph) -> bool:
+    """Whether a stage has begun and all that it reads is there: if no job of it runs, one soon will. A stage
+    that waits for a parked subquery is not meant: it would wait for ever."""
+    return any(
+        pipeline.state is State.RUNNING
+        and pipeline.kind in (Kind.SHUFFLE, Kind.BROADCAST)
+        and all(graph.pipelines[each].finished for each in pipeline.depends_on)
+        for pipeline in graph.pipelines.values()
+    )
 
 
 def budget_bytes(seconds_left: float) -> int:

@@ -145,6 +145,33 @@ def test_a_running_stage_is_finished_first_and_kept(staged: Staged) -> None:
     assert stage.stored().keys() == {"bb"}
 
 
+def test_a_stage_that_is_about_to_submit_its_job_is_waited_for(staged: Staged) -> None:
+    stage = staged(running())
+    stage.machine.looks_before_submission = 5
+    stage.machine.drain_ms = 5_000
+    stage.move()
+    assert stage.stored().keys() == {"bb"}
+
+
+def test_a_stage_that_never_submits_its_job_does_not_hold_the_move(staged: Staged) -> None:
+    stage = staged(running())
+    stage.machine.looks_before_submission = 1_000_000
+    stage.move()
+    assert stage.stored().keys() == {"aa"}
+    assert stage.machine.waited_ms < 2_000
+
+
+def test_a_stage_that_reads_a_parked_subquery_is_not_waited_for(staged: Staged) -> None:
+    subquery = pipeline("s", "a", "running", kind="subquery", fingerprint=None)
+    stage = staged(
+        graph(pipeline("a", fingerprint="aa"), subquery, pipeline("b", "s", "running"), result("r", "b"))
+    )
+    stage.machine.looks_before_submission = 1_000_000
+    stage.move()
+    assert stage.stored().keys() == {"aa"}
+    assert stage.machine.waited_ms < 100
+
+
 def test_without_drain_only_what_has_finished_is_kept(staged: Staged) -> None:
     stage = staged(running())
     stage.machine.drain_ms = 5_000

@@ -18,7 +18,7 @@ import pytest
 from godwit.extractor.control import ControlClient
 from godwit.extractor.job import JobFolder, JobState
 from godwit.extractor.store import open_store
-from godwit.planrewrite.stagegraph import StageGraph
+from godwit.planrewrite.stagegraph import Kind, StageGraph, State
 
 START_SECONDS = 120.0
 """A Spark that starts on a busy machine."""
@@ -143,10 +143,16 @@ class Desk:
         assert running is not None
         return ControlClient(running.endpoint, running.token)
 
-    def held(self, process: Process, stages: int = 4) -> None:
-        """Until everything beneath the stage that is held has finished."""
+    def held(self, process: Process) -> None:
+        """Until everything beneath the stage that is held has finished, and that one runs."""
         process.said("godwit: ")
-        wait_until(lambda: self.client().status()["stages_finished"] >= stages, f"{stages} finished stages")
+
+        def is_held() -> bool:
+            graph = StageGraph.from_json(self.client().snapshot())
+            runs = [each for each in graph.pipelines.values() if each.state is State.RUNNING]
+            return graph.stages_finished >= 4 and [each.kind for each in runs] == [Kind.SHUFFLE]
+
+        wait_until(is_held, "the stage that is held")
 
     def resumed(self, **environment: str) -> str:
         """What the next driver says, on another core count."""
