@@ -108,6 +108,7 @@ class Driver:
         return False
 
     def moved(self, frame: DataFrame, folder: Path, stages: int = 1, choose: Choose | None = None) -> Capture:
+        self.clean()
         self.stop_after(stages)
         query = Running(frame.collect)
         assert self.parked(query), "the query has ended before it could be stopped"
@@ -189,7 +190,7 @@ def exchanges(plan: Any) -> Iterator[Any]:
 
 @contextmanager
 def driver(cores: int = 2, **conf: str) -> Iterator[Driver]:
-    """`conf`: settings with their dots written as two underscores."""
+    """`conf`: settings, with their dots or with two underscores for each; an empty one is left to Spark."""
     given = {
         "spark.master": f"local[{cores}]",
         "spark.app.name": "test",
@@ -201,6 +202,7 @@ def driver(cores: int = 2, **conf: str) -> Iterator[Driver]:
         "spark.sql.adaptive.coalescePartitions.minPartitionNum": "2",
         **{key.replace("__", "."): value for key, value in conf.items()},
     }
+    given = {key: value for key, value in given.items() if value}
     jvm, jar = connect(launch(given), pyspark.__version__)
     settings = {**given, **sparkconf.additions(given, jar, {})}
     context = SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
