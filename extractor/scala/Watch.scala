@@ -1,6 +1,6 @@
 package org.apache.spark.sql.godwit
 
-import java.util.concurrent.{ConcurrentHashMap, TimeoutException}
+import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue, TimeoutException}
 
 import scala.jdk.CollectionConverters._
 
@@ -17,7 +17,6 @@ class Watch(sc: SparkContext) extends SparkListener {
   private val jobs = ConcurrentHashMap.newKeySet[Int]
   private val started = new ConcurrentHashMap[Long, String]
   private val shuffleRunMs = new ConcurrentHashMap[Int, Long]
-  private val effects = new java.util.concurrent.ConcurrentLinkedQueue[String]
   private val effectJobs = new ConcurrentHashMap[Int, String]
   @volatile private var stages = 0
 
@@ -28,7 +27,7 @@ class Watch(sc: SparkContext) extends SparkListener {
   def executions: Seq[(Long, String)] = started.asScala.toSeq.sortBy(_._1)
   def runMs(shuffleId: Int): Long = shuffleRunMs.getOrDefault(shuffleId, 0L)
   /** Done, or under way outside of any query, where no gate can hold it. */
-  def sideEffects: Seq[String] = effects.asScala.toSeq ++ effectJobs.asScala.map { case (job, name) => s"job $job is running: $name" }
+  def sideEffects: Seq[String] = Watch.effects.asScala.toSeq ++ effectJobs.asScala.map { case (job, name) => s"job $job is running: $name" }
   def stagesRun: Int = stages
 
   override def onJobStart(start: SparkListenerJobStart): Unit = {
@@ -39,7 +38,7 @@ class Watch(sc: SparkContext) extends SparkListener {
 
   override def onJobEnd(end: SparkListenerJobEnd): Unit = {
     jobs.remove(end.jobId)
-    Option(effectJobs.remove(end.jobId)).foreach(name => effects.add(s"job ${end.jobId}: $name"))
+    Option(effectJobs.remove(end.jobId)).foreach(name => Watch.effects.add(s"job ${end.jobId}: $name"))
   }
 
   override def onStageCompleted(end: SparkListenerStageCompleted): Unit = {
@@ -53,7 +52,7 @@ class Watch(sc: SparkContext) extends SparkListener {
     case e: SparkListenerSQLExecutionEnd =>
       started.remove(e.executionId)
       if (e.qe != null && e.executionFailure.isEmpty) {
-        Watch.effect(e.qe.executedPlan).foreach(what => effects.add(s"execution ${e.executionId}: $what"))
+        Watch.effect(e.qe.executedPlan).foreach(what => Watch.effects.add(s"execution ${e.executionId}: $what"))
       }
     case _ =>
   }
@@ -61,6 +60,9 @@ class Watch(sc: SparkContext) extends SparkListener {
 
 object Watch {
   val JobGroup = "godwit"
+
+  /** Of the whole program: a second context in it does not undo what the first has written. */
+  private val effects = new ConcurrentLinkedQueue[String]
   private val SettleMs = 2000L
 
   /** The side effect of a plan, if it has one. Commands count as such unless they are known to be none. */
