@@ -55,7 +55,7 @@ class Running:
     epoch: int
     pid: int
     host: str
-    endpoint: str  # of the control endpoint, "host:port"
+    endpoint: str  # of the control endpoint, "http://host:port"
     token: str
     started_at: float  # seconds since 1970
     program: Program
