@@ -34,7 +34,7 @@ case class PipelineView(id: String, kind: String, state: String, fingerprint: Ei
  * a lazy value would start it.
  */
 class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: Int => Long) {
-  private val prints = new Fingerprint(session)
+  private var prints = new Fingerprint(session)
   private val seen = new IdentityHashMap[AnyRef, String]
   private val adaptives = new IdentityHashMap[AnyRef, AnyRef]
   private val found = mutable.ArrayBuffer[PipelineView]()
@@ -54,7 +54,13 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: I
   }
 
   private def visit(p: SparkPlan, reads: mutable.Set[String]): Unit = p match {
-    case a: AdaptiveSparkPlanExec => enter(a); visit(a.executedPlan, reads)
+    case a: AdaptiveSparkPlanExec =>
+      // A cached table was planned in a session of its own, with other settings.
+      val outer = prints
+      if (a.context.session ne session) prints = new Fingerprint(a.context.session)
+      enter(a)
+      visit(a.executedPlan, reads)
+      prints = outer
     case s: ShuffleQueryStageExec => reads += once(s.shuffle, shuffle(_, s), s.shuffle)
     case b: BroadcastQueryStageExec => reads += once(b.broadcast, broadcast(_, b), b.broadcast)
     case t: TableCacheQueryStageExec => visit(t.plan, reads)
