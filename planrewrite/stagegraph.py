@@ -7,8 +7,9 @@ anything.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -90,7 +91,7 @@ class StageGraph:
         except (json.JSONDecodeError, RecordError) as invalid:
             raise SnapshotError(str(invalid)) from invalid
         _check(graph)
-        return graph
+        return _reused(graph)
 
     def to_json(self) -> str:
         return json.dumps(to_plain(self), separators=(",", ":"))
@@ -144,3 +145,44 @@ def _check(graph: StageGraph) -> None:
     except CycleError as cycle:
         circle = " -> ".join(cycle.args[1])
         raise SnapshotError(f"snapshot: pipelines depend on each other: {circle}") from cycle
+
+
+def _reused(graph: StageGraph) -> StageGraph:
+    """An exchange that occurs several times runs once: AQE finds that out when it comes to the second one,
+    which until then waits beside the finished first. Here they are one pipeline from the start, the one that
+    has come furthest, and what only the others read is gone.
+    """
+    twins: dict[str, list[Pipeline]] = defaultdict(list)
+    for pipeline in graph.bottom_up:
+        if pipeline.fingerprint and not pipeline.refusal:
+            twins[pipeline.fingerprint].append(pipeline)
+    instead: dict[str, str] = {}
+    for group in twins.values():
+        first = min(group, key=lambda each: _FURTHEST.index(each.state))
+        beneath = _reach(graph.pipelines, [first.id])
+        instead |= {each.id: first.id for each in group if each.id not in beneath}
+    merged = {
+        each.id: replace(each, depends_on=tuple(dict.fromkeys(instead.get(d, d) for d in each.depends_on)))
+        for each in graph.pipelines.values()
+    }
+    read = _reach(merged, [each for each, readers in graph.dependents.items() if not readers])
+    queries = (
+        replace(query, pipelines=tuple(merged[each.id] for each in query.pipelines if each.id in read))
+        for query in graph.queries
+    )
+    return replace(graph, queries=tuple(queries))
+
+
+_FURTHEST = (State.FINISHED, State.RUNNING, State.WAITING)
+
+
+def _reach(pipelines: Mapping[str, Pipeline], start: Iterable[str]) -> frozenset[str]:
+    """These and all that they read, directly or not."""
+    reached: set[str] = set()
+    below = list(start)
+    while below:
+        each = below.pop()
+        if each not in reached:
+            reached.add(each)
+            below.extend(pipelines[each].depends_on)
+    return frozenset(reached)

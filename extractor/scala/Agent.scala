@@ -103,6 +103,7 @@ object Agent {
     val wanted = (json \ "pipelines").extract[Seq[String]].zipWithIndex
     val extract = new Extract(sc, base, timeoutMs)
     val pool = Executors.newFixedThreadPool(math.max(1, math.min(4, wanted.size)))
+    val precedence = new Precedence(sc)
     try {
       val futures = wanted.map { case (id, i) => id -> pool.submit(task(extract, views.get(id), s"f$i")) }
       val (fragments, failed) = futures.map { case (id, f) => id -> Try(f.get()) }.partition(_._2.isSuccess)
@@ -111,7 +112,7 @@ object Agent {
         ("failed" -> failed.collect { case (id, Failure(e)) =>
           ("pipeline" -> id) ~ ("reason" -> Option(e.getCause).getOrElse(e).toString) ~ ("refused" -> Option(e.getCause).exists(_.isInstanceOf[Refused]))
         })))
-    } finally pool.shutdownNow()
+    } finally { pool.shutdownNow(); precedence.close() }
   }
 
   private def task(extract: Extract, view: Option[PipelineView], name: String): Callable[Fragment] = () => {

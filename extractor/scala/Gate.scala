@@ -12,6 +12,7 @@ import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.{SparkPlan, SQLExecution}
 import org.apache.spark.sql.execution.adaptive.{LogicalQueryStage, QueryStageExec, StageAccess}
+import org.apache.spark.sql.execution.exchange.ReusedExchangeExec
 
 /**
  * How a query is stopped without its program seeing anything: its thread waits here, at AQE's next
@@ -49,10 +50,15 @@ object Gate {
 
   private def countStages(p: SparkPlan): Unit = p match {
     case stage: QueryStageExec =>
-      val own = stage.plan match { case _: StoredShuffleExec | _: StoredBroadcastExec => false; case _ => true }
-      if (own && stage.isMaterialized && finished.add(StageAccess.identity(stage))) finishedCount += 1
+      if (!stored(stage.plan) && stage.isMaterialized && finished.add(StageAccess.identity(stage))) finishedCount += 1
       stage.plan.foreach(countStages)
     case _ =>
+  }
+
+  private def stored(p: SparkPlan): Boolean = p match {
+    case r: ReusedExchangeExec => stored(r.child)
+    case _: StoredShuffleExec | _: StoredBroadcastExec => true
+    case _ => false
   }
 }
 

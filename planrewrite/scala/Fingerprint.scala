@@ -36,8 +36,14 @@ class Fingerprint(session: SparkSession) extends Encoding {
   private val rowsMemo = new IdentityHashMap[SparkPlan, Either[String, String]]
   private lazy val settings = sha(Fingerprint.rowRelevant(conf))
 
-  /** Left: why not. */
-  def exchange(e: Exchange): Either[String, String] = try Fingerprint.original(e) match {
+  /** Left: why not. A plan does not change once it is planned, so it is read once, however often it is asked for. */
+  def exchange(e: Exchange): Either[String, String] = {
+    val planned = Fingerprint.planned(e)
+    if (planned.print == null) planned.print = read(planned.exchange)
+    planned.print
+  }
+
+  private def read(e: Exchange): Either[String, String] = try e match {
     case s: ShuffleExchangeExec =>
       Right(sha("SHUFFLE" + arguments(s, value(s.outputPartitioning)) + s.shuffleOrigin + types(s) + settings + rows(s.child)))
     case b: BroadcastExchangeExec =>
@@ -204,19 +210,26 @@ class Fingerprint(session: SparkSession) extends Encoding {
 }
 
 object Fingerprint {
-  private val Original = TreeNodeTag[Exchange]("godwit.original")
+  /** An exchange as it was planned, with its fingerprint once somebody has asked for it. */
+  class Planned(val exchange: Exchange) {
+    @volatile var print: Either[String, String] = _
+  }
+
+  private val Original = TreeNodeTag[Planned]("godwit.original")
 
   /**
    * A stage's exchange is a copy whose input was optimized for its run, by rules that look at the cluster.
    * What it stands for is the exchange as it was planned, which the copy remembers.
    */
-  def remember(plan: SparkPlan): Unit = plan.foreach { case e: Exchange => e.setTagValue(Original, e); case _ => }
+  def remember(plan: SparkPlan): Unit = plan.foreach { case e: Exchange => e.setTagValue(Original, new Planned(e)); case _ => }
 
-  def original(e: Exchange): Exchange = e match {
-    case s: StoredShuffleExec => s.replaced
-    case b: StoredBroadcastExec => b.replaced
-    case other => other.getTagValue(Original).getOrElse(other)
+  private def planned(e: Exchange): Planned = e match {
+    case s: StoredShuffleExec => planned(s.replaced)
+    case b: StoredBroadcastExec => planned(b.replaced)
+    case other => other.getTagValue(Original).getOrElse(new Planned(other))
   }
+
+  def original(e: Exchange): Exchange = planned(e).exchange
 
   /** Settings that cannot change a row. Any other difference between two drivers is a miss. */
   private val rowNeutral = Seq(

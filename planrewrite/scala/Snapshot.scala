@@ -96,13 +96,17 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: I
     }
   }
 
+  /** Its fingerprint, and whether its rows are in the store and were not lost since. */
+  private def known(e: Exchange): (Either[String, String], Boolean) = e match {
+    case s: StoredShuffleExec => (Right(s.fragment.fingerprint), Fragments.get(s.fragment.fingerprint).isDefined)
+    case b: StoredBroadcastExec => (Right(b.fragment.fingerprint), Fragments.get(b.fragment.fingerprint).isDefined)
+    case _ => (prints.exchange(e), false)
+  }
+
   private def shuffle(id: String, s: ShuffleQueryStageExec): PipelineView = {
     val statistics = Snapshot.statistics(s)
     val runtime = statistics.map(_ => s.getRuntimeStatistics)
-    val (print, stored) = s.shuffle match {
-      case x: StoredShuffleExec => (Right(x.fragment.fingerprint), Fragments.get(x.fragment.fingerprint).isDefined)
-      case _ => (prints.exchange(s.shuffle), false)
-    }
+    val (print, stored) = known(s.shuffle)
     val shuffleId = statistics.flatMap(Option(_)).map(_.shuffleId)
     val tasks = s.shuffle match { case e: ShuffleExchangeExec if statistics.isDefined => e.inputRDD.getNumPartitions; case _ => 0 }
     PipelineView(id, "shuffle", if (statistics.isDefined) "finished" else "running", print, inInitialPlan = stored, stored,
@@ -112,10 +116,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: I
 
   private def broadcast(id: String, b: BroadcastQueryStageExec): PipelineView = {
     val done = b.isMaterialized
-    val (print, stored) = b.broadcast match {
-      case x: StoredBroadcastExec => (Right(x.fragment.fingerprint), Fragments.get(x.fragment.fingerprint).isDefined)
-      case _ => (prints.exchange(b.broadcast), false)
-    }
+    val (print, stored) = known(b.broadcast)
     val runtime = if (done) Some(b.getRuntimeStatistics) else None
     val ms = b.broadcast match {
       case x: BroadcastExchangeExec => Seq("collectTime", "buildTime").map(x.metrics(_).value).filter(_ > 0).sum
@@ -137,10 +138,13 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: I
       c.simpleString(8), "", 0, None, empty)
   }
 
-  private def waiting(id: String, e: Exchange): PipelineView =
-    PipelineView(id, if (e.isInstanceOf[BroadcastExchangeLike]) "broadcast" else "shuffle", "waiting",
-      if (adaptives.isEmpty) Left("the query is not adaptive (spark.sql.adaptive.enabled) and starts again on a move") else prints.exchange(e),
-      inInitialPlan = false, stored = false, 0, None, 0, 0, 0, e.simpleString(8), standsFor(e), e.outputPartitioning.numPartitions, None, empty)
+  /** Not a stage yet; but what is in the store waits for nothing. */
+  private def waiting(id: String, e: Exchange): PipelineView = {
+    val (print, stored) = known(e)
+    PipelineView(id, if (e.isInstanceOf[BroadcastExchangeLike]) "broadcast" else "shuffle", if (stored) "finished" else "waiting",
+      if (adaptives.isEmpty) Left("the query is not adaptive (spark.sql.adaptive.enabled) and starts again on a move") else print,
+      inInitialPlan = stored, stored, 0, None, 0, 0, 0, e.simpleString(8), standsFor(e), e.outputPartitioning.numPartitions, None, empty)
+  }
 
   private def subquery(id: String, s: SparkPlan): PipelineView = {
     val done = s.children.exists { case a: AdaptiveSparkPlanExec => a.isFinalPlan; case _ => false }

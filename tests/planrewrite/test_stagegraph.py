@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from godwit.planrewrite.select import select
 from godwit.planrewrite.stagegraph import Kind, SnapshotError, StageGraph, State
 from tests.planrewrite.graphs import (
     graph,
@@ -55,6 +56,38 @@ def test_bottom_up_visits_a_pipeline_after_all_that_it_reads() -> None:
     order = [each.id for each in papers_example(0).bottom_up]
     reads = [("1", "2"), ("2", "3"), ("3", "4"), ("2", "6"), ("4", "6"), ("5", "6")]
     assert all(order.index(below) < order.index(above) for below, above in reads)
+
+
+def test_an_exchange_that_waits_beside_its_finished_twin_is_one_pipeline_with_it() -> None:
+    """A subquery reads what the main query has built already."""
+    taken = graph(
+        pipeline("scan", fingerprint="s"),
+        pipeline("built", "scan", fingerprint="b"),
+        pipeline("main", "built"),
+        pipeline("scan-again", state="waiting", fingerprint="s"),
+        pipeline("to-be-built", "scan-again", state="waiting", fingerprint="b"),
+        pipeline("sub", "to-be-built", state="waiting"),
+        result("r", "main sub"),
+    )
+    assert sorted(taken.pipelines) == ["built", "main", "r", "scan", "sub"]
+    assert taken.pipelines["sub"].depends_on == ("built",)
+    assert {each.pipeline_id for each in select(taken).chosen} == {"built", "main"}
+
+
+def test_twins_one_beneath_the_other_make_no_circle() -> None:
+    taken = graph(
+        pipeline("below", state="running", fingerprint="same"),
+        pipeline("middle", "below"),
+        pipeline("above", "middle", fingerprint="same"),
+        result("r", "above"),
+    )
+    assert taken.pipelines["above"].depends_on == ("middle",)
+    assert taken.pipelines["middle"].depends_on == ("below",)
+
+
+def test_refused_pipelines_are_nobodys_twins() -> None:
+    twins = [pipeline("a", fingerprint="same", refusal="x"), pipeline("b", fingerprint="same", refusal="x")]
+    assert len(graph(*twins, result("r", "a b")).pipelines) == 3
 
 
 def test_progress_is_finished_pipelines_over_all_pipelines() -> None:

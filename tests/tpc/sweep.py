@@ -1,7 +1,8 @@
 """The whole proof: every query of TPC-H and TPC-DS, moved at every point that it reaches, and random queries.
 
 It takes long, so each query's line is printed and kept as soon as it is there, and with `--go-on` a sweep
-that was broken off goes on where it was. Any wrong row or error makes it end with exit code 1.
+that was broken off goes on where it was. Any wrong row or error, or too much that ran again, makes it end
+with exit code 1.
 
     python -m tests.tpc.sweep --sf 0.1 [--suite tpch] [--random 1000] [--go-on] [--table docs/sweep.md]
 """
@@ -21,7 +22,7 @@ from tests.spark.questions import Question, RandomQuestion, TpcQuestion
 from tests.spark.rig import DriverError, Proof, Rig, open_rig
 from tests.tpc.oracle import difference_from_duckdb
 from tests.tpc.queries import suite_queries
-from tests.tpc.sweeptable import Line, explanation, line_of, table, total
+from tests.tpc.sweeptable import Line, explanation, line_of, shortfalls, table, total
 
 
 def line(rig: Rig, question: Question) -> Line:
@@ -94,7 +95,9 @@ def main() -> int:
         print(report)
     whole = total("all", lines)
     print(f"{whole.points} points, {len(whole.wrong)} wrong, {len(whole.errors)} errors, {whole.seconds} s")
-    return 1 if whole.wrong or whole.errors else 0
+    for shortfall in (missed := shortfalls(lines)):
+        print(shortfall)
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

@@ -13,6 +13,11 @@ from tests.spark.rig import Proof
 
 SECONDS_PER_MS = 1 / 1000
 
+MOST_STAGES_AGAIN = 0.05
+MOST_TIME_AGAIN = 0.02
+LEAST_FROM_THE_STORE = 0.6
+"""The goals. The last is for random queries, of which many have little that is worth keeping."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -72,6 +77,30 @@ def total(name: str, lines: Sequence[Line]) -> Line:
     )
 
 
+def shortfalls(lines: Sequence[Line]) -> list[str]:
+    """Which goals were missed, by each suite as a whole."""
+    missed = []
+    for suite, part in suites(lines).items():
+        whole = total(suite, part)
+        again = (sum(whole.recomputed.values()) + whole.unexplained) / max(1, sum(whole.stages.values()))
+        again_time = whole.recomputed_ms / max(1, whole.run_ms)
+        if whole.wrong or whole.errors:
+            missed.append(f"{suite}: {len(whole.wrong)} wrong answers, {len(whole.errors)} errors")
+        if suite == "random":
+            if (used := whole.resumed_from_store / max(1, whole.points)) < LEAST_FROM_THE_STORE:
+                missed.append(f"{suite}: only {used:.0%} of the resumed queries used the store")
+        elif again > MOST_STAGES_AGAIN or again_time > MOST_TIME_AGAIN:
+            missed.append(f"{suite}: {again:.1%} of the stages and {again_time:.1%} of the time ran again")
+    return missed
+
+
+def suites(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    found: dict[str, list[Line]] = {}
+    for line in lines:
+        found.setdefault(line.name.split("-")[0], []).append(line)
+    return found
+
+
 def summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(sum(map(Counter, counts), Counter()))
 
@@ -100,12 +129,7 @@ def explanation(sf: float, written_at: datetime) -> list[str]:
 def table(lines: Sequence[Line]) -> list[str]:
     """As Markdown, with a total for each suite. Random queries are too many to list, unless one is bad."""
     listed = [line for line in lines if not line.name.startswith("random-") or line.wrong or line.errors]
-    suites = dict.fromkeys(line.name.split("-")[0] for line in lines)
-    totals = [
-        total(f"**{suite}: {len(part)} queries**", part)
-        for suite in suites
-        if (part := [line for line in lines if line.name.startswith(f"{suite}-")])
-    ]
+    totals = [total(f"**{suite}: {len(part)} queries**", part) for suite, part in suites(lines).items()]
     return [
         "| query | points | from the store | wrong | errors | shuffle stages: run again / finished "
         "| broadcasts: run again / finished | task time run again | why | unexplained |",
