@@ -93,13 +93,14 @@ class Driver:
         job = JobFolder(open_store(request.store_uri, create=False), request.job)
         stored = job.committed()
         assert stored is not None
-        with self._built(request.question) as built:
-            try:
-                self._jvm.load({job.bulk_uri(each.folder): each for each in stored.fragments})
+        # Before the first line of the program: a table is planned when it is cached.
+        self._jvm.load({job.bulk_uri(each.folder): each for each in stored.fragments})
+        try:
+            with self._built(request.question) as built:
                 answer = self._answer(built, lambda: rows_of(built.frame))
                 report = self._jvm.report()
-            finally:
-                self._jvm.load({})
+        finally:
+            self._jvm.load({})
         return Resumed(answer, report.used, report.fallbacks)
 
     @contextmanager
