@@ -22,7 +22,7 @@ ALL := tests/spark tests/e2e
 INPUTS := Makefile pyproject.toml setup.py uv.lock extractor/godwit.pth
 STAMP := .venv/installed-$(shell (cat $(INPUTS); echo "$(CURDIR)") | sha256sum | cut -c1-16)
 
-.PHONY: install check test proof demo sweep bench data dist clean jar
+.PHONY: install check test proof demo sweep mutants bench data dist clean jar
 
 install: $(STAMP) jar
 
@@ -64,6 +64,10 @@ demo: install
 
 sweep: install
 	$(BIN)/python -m tests.tpc.sweep --sf 0.1 --random 1000 --table docs/sweep.md
+
+# Bugs seeded into the fingerprint, one by one: the tests must catch each.
+mutants: install
+	$(BIN)/python -m tests.spark.mutants
 
 bench: install
 	for part in idle extract migrate snapshot; do $(BIN)/python -m bench.$$part; done

@@ -2,7 +2,8 @@
 
 The stage graph at the move says what had finished, the target says which fragments it used. What had
 finished, is still read, and does not lie beneath a used fragment, ran again: it was refused, or not worth
-moving, or the target did not find it.
+moving, or the target did not find it. That much follows from the graph. The target's own stages are asked as
+well: one that had finished at the source may have run there all the same.
 """
 
 from collections import Counter
@@ -39,8 +40,10 @@ class Account:
 NOTHING = Account({}, 0, ())
 
 
-def account(stored: Manifest, used: Collection[str], fallbacks: Mapping[str, str]) -> Account:
-    """`used` and `fallbacks` are fingerprints, as the target reported them."""
+def account(
+    stored: Manifest, used: Collection[str], fallbacks: Mapping[str, str], ran: Collection[str]
+) -> Account:
+    """`used`, `fallbacks` and what `ran` are fingerprints, as the target reported them."""
     graph = StageGraph.from_json(stored.snapshot)
     finished = [each for each in graph.pipelines.values() if each.finished and each.kind in STAGES]
     read = {each.pipeline for each in stored.fragments if each.fingerprint in {*used} - {*fallbacks}}
@@ -49,7 +52,14 @@ def account(stored: Manifest, used: Collection[str], fallbacks: Mapping[str, str
         each.pipeline: fallbacks.get(each.fingerprint, "stored, but not found on the target")
         for each in stored.fragments
     }
-    again = [each for each in still_to_run(graph, read) if each.finished and each.kind in STAGES]
+    follows = {each.id for each in still_to_run(graph, read)}
+    again = [each for each in finished if each.id in follows or each.fingerprint in ran]
+
+    def reason(pipeline: str) -> str:
+        known = skipped.get(pipeline) or missed.get(pipeline)
+        beneath = "beneath one that was stored, but not found"
+        return known or (beneath if pipeline in follows else "ran on the target all the same")
+
     return Account(
         Counter(str(each.kind) for each in finished),
         sum(each.run_ms for each in finished),
@@ -58,7 +68,7 @@ def account(stored: Manifest, used: Collection[str], fallbacks: Mapping[str, str
                 each.id,
                 each.kind,
                 each.run_ms,
-                skipped.get(each.id) or missed.get(each.id) or "beneath one that was stored, but not found",
+                reason(each.id),
                 each.id in missed,
             )
             for each in again

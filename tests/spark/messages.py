@@ -91,6 +91,7 @@ class Resumed:
     answer: Answer
     used: Mapping[str, str]  # fingerprint -> label
     fallbacks: Mapping[str, str]  # fingerprint -> reason
+    ran: frozenset[str]  # fingerprints of the exchanges that were computed
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ process they were stored by. So a query is stopped, its state is written, it goe
 state is loaded and the query is planned again, as the next driver would. All of it is the real thing.
 """
 
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,8 @@ class Running:
     def ended(self) -> bool:
         return not self._thread.is_alive()
 
-    def rows(self) -> list[Any]:
-        self._thread.join(PATIENCE_SECONDS)
+    def rows(self, patience_seconds: float = PATIENCE_SECONDS) -> list[Any]:
+        self._thread.join(patience_seconds)
         assert self.ended, "the query hangs"
         if self._error is not None:
             raise self._error
@@ -114,14 +115,17 @@ class Driver:
         assert self.parked(query), "the query has ended before it could be stopped"
         graph = self.graph()
         wanted = (choose or chosen)(graph)
-        extraction = self.jvm.extract(f"file://{folder}", wanted, 60_000)
+        written = self.extracted(graph, folder, wanted)
         self.jvm.open_gate()
+        return replace(written, rows=query.rows())
+
+    def extracted(
+        self, graph: StageGraph, folder: Path, wanted: Sequence[str], timeout_ms: int = 60_000
+    ) -> Capture:
+        extraction = self.jvm.extract(f"file://{folder}", wanted, timeout_ms)
+        fragments = tuple(decide.fragment(each, ".") for each in extraction.written)
         return Capture(
-            folder,
-            graph,
-            tuple(decide.fragment(each, ".") for each in extraction.written),
-            {each.pipeline: each.reason for each in extraction.not_written},
-            query.rows(),
+            folder, graph, fragments, {each.pipeline: each.reason for each in extraction.not_written}, []
         )
 
     def load(self, *captures: Capture) -> None:
@@ -223,3 +227,13 @@ def write(folder: Path, files: int = 1, **columns: Sequence[Any]) -> str:
         part = table.slice(number * step, step)
         pyarrow.parquet.write_table(part, folder / f"part-{number}.parquet")
     return str(folder)
+
+
+def compiled(source: str, jar: Path) -> Path:
+    """Scala, by the compiler that is among Spark's own jars."""
+    text = jar.with_suffix(".scala")
+    text.write_text(source)
+    jars = Path(pyspark.__file__).parent / "jars"
+    compiler = ["java", "-Xss8m", "-cp", f"{jars}/*", "scala.tools.nsc.Main", "-usejavacp"]
+    subprocess.run([*compiler, "-d", str(jar), str(text)], check=True)
+    return jar

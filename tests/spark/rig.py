@@ -78,7 +78,6 @@ class PointResult:
     used: int = 0
     fallbacks: tuple[str, ...] = ()
     account: Account = NOTHING
-    stages_run: int = 0  # by the target
 
     @property
     def wrong(self) -> str | None:
@@ -104,15 +103,6 @@ class Proof:
             for each in point.account.recomputed
             if each.stored
         ]
-
-    @property
-    def unexplained(self) -> int:
-        """Stages that the target ran beyond those that were left to run and those accounted for."""
-        return sum(
-            max(0, point.stages_run - (self.answer.stages - point.account.kept))
-            for point in self.points
-            if not point.wrong
-        )
 
     @property
     def wrong(self) -> list[str]:
@@ -251,8 +241,7 @@ class Rig:
             fragments=len(stored.fragments),
             used=len(resumed.used),
             fallbacks=tuple(resumed.fallbacks.values()),
-            account=account(stored, resumed.used, resumed.fallbacks),
-            stages_run=resumed.answer.stages,
+            account=account(stored, resumed.used, resumed.fallbacks, resumed.ran),
         )
 
 

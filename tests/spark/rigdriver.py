@@ -60,6 +60,7 @@ MOVE_SECONDS = 300.0
 
 class Driver:
     def __init__(self, gateway: Any) -> None:
+        self._gateway = gateway
         self._jvm, self._jar = connect(gateway, pyspark.__version__)
         self._gate = gateway.jvm.org.apache.spark.sql.godwit.Agent
 
@@ -98,10 +99,20 @@ class Driver:
         try:
             with self._built(request.question) as built:
                 answer = self._answer(built, lambda: rows_of(built.frame))
-                report = self._jvm.report()
+                report, ran = self._jvm.report(), frozenset(self._ran(built.frame))
         finally:
             self._jvm.load({})
-        return Resumed(answer, report.used, report.fallbacks)
+        return Resumed(answer, report.used, report.fallbacks, ran)
+
+    def _ran(self, frame: DataFrame) -> Iterator[str]:
+        """The fingerprints of the exchanges that the frame's last run has computed."""
+        fingerprint = self._gateway.jvm.org.apache.spark.sql.godwit.Fingerprint(
+            frame.sparkSession._jsparkSession
+        )
+        for exchange in computed(frame._jdf.queryExecution().executedPlan()):
+            print_of = fingerprint.exchange(exchange)
+            if print_of.isRight():
+                yield str(print_of.toOption().get())
 
     @contextmanager
     def _built(self, question: Question) -> Iterator[Built]:
@@ -180,6 +191,21 @@ class Collecting(threading.Thread):
         if self._error is not None:
             raise self._error
         return self._rows
+
+
+def computed(plan: Any) -> Iterator[Any]:
+    """The exchanges of a finished plan, but those that were reused or read from a store."""
+    name = plan.getClass().getSimpleName()
+    if name in ("ShuffleExchangeExec", "BroadcastExchangeExec"):
+        yield plan
+    if name == "AdaptiveSparkPlanExec":
+        yield from computed(plan.executedPlan())
+    elif name in ("ShuffleQueryStageExec", "BroadcastQueryStageExec", "ResultQueryStageExec"):
+        yield from computed(plan.plan())
+    elif name != "ReusedExchangeExec":
+        for beneath in (plan.children(), plan.subqueries()):
+            for number in range(beneath.size()):
+                yield from computed(beneath.apply(number))
 
 
 def rows_of(frame: DataFrame) -> list[Row]:

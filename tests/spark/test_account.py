@@ -26,13 +26,13 @@ def stored(graph: StageGraph, chosen: str, **skipped: str) -> Manifest:
 
 def reasons(manifest: Manifest, *used: str, **fallbacks: str) -> dict[str, str]:
     found = account(
-        manifest, [f"f{each}" for each in used], {f"f{key}": why for key, why in fallbacks.items()}
+        manifest, [f"f{each}" for each in used], {f"f{key}": why for key, why in fallbacks.items()}, ran=[]
     )
     return {each.pipeline: each.reason for each in found.recomputed}
 
 
 def test_nothing_runs_again_beneath_a_fragment_that_was_used() -> None:
-    found = account(stored(GRAPH, "high"), ["fhigh"], {})
+    found = account(stored(GRAPH, "high"), ["fhigh"], {}, ran=["frunning"])
     assert found.recomputed == ()
     assert found.stages_by_kind == {"broadcast": 1, "shuffle": 2}
     assert found.run_ms == 180_000
@@ -55,3 +55,10 @@ def test_a_stage_that_was_not_chosen_has_the_reason_of_the_selection() -> None:
 
 def test_a_fragment_that_could_not_be_read_has_not_been_used() -> None:
     assert reasons(stored(GRAPH, "high"), "high", high="checksum")["high"] == "checksum"
+
+
+def test_a_finished_stage_that_the_target_ran_is_found_even_where_the_graph_does_not_say_so() -> None:
+    found = account(stored(GRAPH, "high"), ["fhigh"], {}, ran=["fscan", "frunning"])
+    assert [(each.pipeline, each.reason) for each in found.recomputed] == [
+        ("scan", "ran on the target all the same")
+    ]

@@ -100,6 +100,10 @@ SUMS = filtered("v > 5")
 PAIRS = {
     "literal": Pair(SUMS, filtered("v > 6")),
     "type of a literal": Pair(projected("1 AS n", "g"), projected("1L AS n", "g")),
+    "type of a literal that is the same number inside": Pair(
+        projected("to_json(named_struct('v', v, 'd', DATE'1970-01-06')) AS n"),
+        projected("to_json(named_struct('v', v, 'd', 5)) AS n"),
+    ),
     "operator": Pair(SUMS, filtered("v >= 5")),
     "sides of a comparison": Pair(filtered("v > w"), filtered("w > v")),
     "sides of a subtraction": Pair(projected("v - w"), projected("w - v")),

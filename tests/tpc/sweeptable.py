@@ -34,7 +34,6 @@ class Line:
     run_ms: int = 0
     recomputed_ms: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
-    unexplained: int = 0  # stages that ran on the target and should not have, by the account
 
     def to_plain(self) -> dict[str, object]:
         return asdict(self)
@@ -56,7 +55,6 @@ def line_of(proof: Proof, seconds: float, oracle_difference: str | None) -> Line
         run_ms=sum(account.run_ms for account in accounts),
         recomputed_ms=sum(each.run_ms for each in again),
         reasons=dict(Counter(without_figures(each.reason) for each in again)),
-        unexplained=proof.unexplained,
     )
 
 
@@ -73,7 +71,6 @@ def total(name: str, lines: Sequence[Line]) -> Line:
         run_ms=sum(each.run_ms for each in lines),
         recomputed_ms=sum(each.recomputed_ms for each in lines),
         reasons=summed(each.reasons for each in lines),
-        unexplained=sum(each.unexplained for each in lines),
     )
 
 
@@ -82,7 +79,7 @@ def shortfalls(lines: Sequence[Line]) -> list[str]:
     missed = []
     for suite, part in suites(lines).items():
         whole = total(suite, part)
-        again = (sum(whole.recomputed.values()) + whole.unexplained) / max(1, sum(whole.stages.values()))
+        again = sum(whole.recomputed.values()) / max(1, sum(whole.stages.values()))
         again_time = whole.recomputed_ms / max(1, whole.run_ms)
         if whole.wrong or whole.errors:
             missed.append(f"{suite}: {len(whole.wrong)} wrong answers, {len(whole.errors)} errors")
@@ -120,8 +117,8 @@ def explanation(sf: float, written_at: datetime) -> list[str]:
         "resumed queries and of those that were parked and went on, that differ from the answer of the same",
         "query left alone, and answers that differ from DuckDB's; random queries are moved at one random",
         "point. A stage that had finished and ran again is counted at each point anew, and so is its time",
-        "(task time of shuffles; for broadcasts the time to collect and build them). *Unexplained* are",
-        "stages that the target ran though, by the stage graph, they were neither left to run nor listed.",
+        "(task time of shuffles; for broadcasts the time to collect and build them): those that the stage",
+        "graph says must run again, and any other whose fingerprint is found among what the target computed.",
         "",
     ]
 
@@ -132,8 +129,8 @@ def table(lines: Sequence[Line]) -> list[str]:
     totals = [total(f"**{suite}: {len(part)} queries**", part) for suite, part in suites(lines).items()]
     return [
         "| query | points | from the store | wrong | errors | shuffle stages: run again / finished "
-        "| broadcasts: run again / finished | task time run again | why | unexplained |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|---|--:|",
+        "| broadcasts: run again / finished | task time run again | why |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|",
         *(row(line) for line in [*listed, *totals]),
     ]
 
@@ -150,7 +147,6 @@ def row(line: Line) -> str:
         f"{again.get('broadcast', 0)} / {stages.get('broadcast', 0)}",
         share(line.recomputed_ms, line.run_ms),
         "; ".join(f"{count} x {why}" for why, count in sorted(line.reasons.items())),
-        line.unexplained,
     )
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 

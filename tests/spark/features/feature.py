@@ -43,6 +43,7 @@ class Feature:
     context_conf: Mapping[str, str] = field(default_factory=dict)  # of a SparkContext of its own
     order: Order = UNORDERED
     initial_plan_contains: tuple[str, ...] = ()
+    missed_because: str = ""  # why the next driver may plan it otherwise, so that what is stored is not met
 
     def missing_in(self, plan: Plan) -> list[str]:
         """What should be in the executed plan and is not."""
@@ -60,9 +61,19 @@ def sql_feature(
     context_conf: Mapping[str, str] | None = None,
     order: Order = UNORDERED,
     initial_plan_contains: tuple[str, ...] = (),
+    missed_because: str = "",
 ) -> Feature:
     def build(spark: SparkSession, folder: Path) -> DataFrame:
         open_tables(spark, folder)
         return spark.sql(text)
 
-    return Feature(name, build, plan_contains, conf or {}, context_conf or {}, order, initial_plan_contains)
+    return Feature(
+        name,
+        build,
+        plan_contains,
+        conf or {},
+        context_conf or {},
+        order,
+        initial_plan_contains,
+        missed_because,
+    )

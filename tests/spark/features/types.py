@@ -11,8 +11,9 @@ from tests.spark.features.tables import open_tables
 def char_and_varchar(spark: SparkSession, folder: Path) -> DataFrame:
     open_tables(spark, folder)
     # Only a relation of the catalog has columns of these types, and reading it is what pads them.
-    spark.sql("CREATE OR REPLACE TEMPORARY VIEW padded (name CHAR(12), label VARCHAR(20), k INT) USING parquet "
-              f"OPTIONS (path '{folder}/dims')")  # fmt: skip
+    columns = "name CHAR(12), label VARCHAR(20), k INT"
+    options = f"path '{folder}/dims'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW padded ({columns}) USING parquet OPTIONS ({options})")
     return spark.sql("SELECT name, count(label), max(label), length(name) FROM padded GROUP BY name")
 
 

@@ -1,0 +1,121 @@
+"""State must get out of a program that holds every core, and of exchanges of millions of blocks."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from tests.spark.pair import PATIENCE_SECONDS, Driver, Running, chosen, driver
+
+EXTRACT_MS = 30_000
+HEAP_GROWTH_BYTES = 50_000_000
+SIDE = 2_000
+"""Mappers, and partitions."""
+
+Result = TypeVar("Result")
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[Driver]:
+    with driver(cores=2, **{"spark.sql.autoBroadcastJoinThreshold": "-1"}) as made:
+        yield made
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_tasks_that_hold_every_core_hold_up_no_move_and_run_again_if_it_fails(
+    source: Driver, tmp_path: Path
+) -> None:
+    go, started = str(tmp_path / "go"), str(tmp_path / "started")
+
+    def held(value: int) -> int:
+        open(started, "w").close()
+        while not os.path.exists(go):
+            time.sleep(0.02)
+        return value
+
+    groups = source.spark.range(1000).groupBy((sf.col("id") % 100).alias("k")).count()
+    slow = groups.select(sf.udf(held, "long")("k").alias("k")).repartition(4, "k")
+    query = Running(slow.agg(sf.sum("k"), sf.count("k")).collect)
+    try:
+        wait_until(lambda: os.path.exists(started))
+        source.jvm.close_gate()
+        graph = source.graph()
+        capture = source.extracted(graph, tmp_path / "blocks", chosen(graph), EXTRACT_MS)
+        assert len(capture.fragments) == 1
+        assert not capture.refused
+    finally:
+        (tmp_path / "go").touch()
+        source.jvm.open_gate()
+    assert [tuple(row) for row in query.rows()] == [(sum(range(100)), 100)]
+
+
+class Heap:
+    """The most that the JVM holds onto while something goes on, beyond what it held before."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        lang = spark._jvm.java.lang
+        self._gc = lang.System.gc
+        self._memory = lang.management.ManagementFactory.getMemoryMXBean()
+
+    def held_bytes(self) -> int:
+        self._gc()
+        return int(self._memory.getHeapMemoryUsage().getUsed())
+
+    def growth_of(self, work: Callable[[], Result]) -> tuple[int, Result]:
+        before, most, over = self.held_bytes(), 0, threading.Event()
+
+        def look() -> None:
+            nonlocal most
+            while not over.wait(0.5):
+                most = max(most, self.held_bytes())
+
+        looking = threading.Thread(target=look, daemon=True)
+        looking.start()
+        try:
+            result = work()
+        finally:
+            over.set()
+            looking.join()
+        return max(most, self.held_bytes()) - before, result
+
+
+def test_four_million_blocks_take_little_of_the_heap_at_either_end(source: Driver, tmp_path: Path) -> None:
+    """One JVM is driver and executors here: what it holds is more than a driver's part of it."""
+
+    def sums() -> DataFrame:
+        numbers = source.spark.range(0, 2 * SIDE * SIDE, 1, SIDE).repartition(SIDE, "id")
+        return numbers.agg(sf.sum("id"), sf.count("id"))
+
+    heap = Heap(source.spark)
+    source.stop_after(1)
+    query = Running(sums().collect)
+    while source.jvm.await_notice(1000) is None:
+        assert not query.ended
+    graph = source.graph()
+    growth_bytes, capture = heap.growth_of(
+        lambda: source.extracted(graph, tmp_path, chosen(graph), 10 * EXTRACT_MS)
+    )
+    assert capture.fragments
+    assert growth_bytes < HEAP_GROWTH_BYTES
+    source.jvm.open_gate()
+    while not query.ended:  # nobody needs its rows
+        source.spark.sparkContext.cancelAllJobs()
+        time.sleep(0.1)
+
+    source.load(capture)
+    growth_bytes, rows = heap.growth_of(lambda: Running(sums().collect).rows(5 * PATIENCE_SECONDS))
+    assert [tuple(row) for row in rows] == [(sum(range(2 * SIDE * SIDE)), 2 * SIDE * SIDE)]
+    assert len(source.report().used) == 1
+    assert growth_bytes < HEAP_GROWTH_BYTES
