@@ -8,6 +8,8 @@ program's nor disturb what the program's thread has set in Spark.
 import functools
 import json
 import os
+import zlib
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,7 +64,7 @@ class SparkJvm:
         return bool(self._call("awaitQuiet", timeout_ms))
 
     def snapshot(self) -> str:
-        return str(self._call("snapshot"))
+        return zlib.decompress(b64decode(self._call("snapshot"))).decode()
 
     def extract(self, base_uri: str, pipelines: Sequence[str], timeout_ms: int) -> Extraction:
         request = {"base": base_uri, "pipelines": list(pipelines), "timeout_ms": timeout_ms}
