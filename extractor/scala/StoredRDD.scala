@@ -49,14 +49,13 @@ class StoredRDD(sc: SparkContext, fragment: Fragment, specs: Array[ShufflePartit
     val reader = new BlockReader(fragment, hadoop.value.value)
     context.addTaskCompletionListener[Unit](_ => reader.close())
     val rows = (reduces._1 until reduces._2).iterator.flatMap(r => StoredRDD.rows(fragment, reader, r, maps._1, maps._2))
+    def lost(e: IOException): Nothing = {
+      Fallback.report(fragment, e.getMessage)
+      throw new FetchFailedException(null, padId, -1L, -1, reduces._1, s"stored exchange ${fragment.label} lost a block: ${e.getMessage}", e)
+    }
     new Iterator[InternalRow] {
-      override def hasNext: Boolean = guarded(rows.hasNext)
-      override def next(): InternalRow = guarded(rows.next())
-      private def guarded[T](body: => T): T = try body catch {
-        case e: IOException =>
-          Fallback.report(fragment, e.getMessage)
-          throw new FetchFailedException(null, padId, -1L, -1, reduces._1, s"stored exchange ${fragment.label} lost a block: ${e.getMessage}", e)
-      }
+      override def hasNext: Boolean = try rows.hasNext catch { case e: IOException => lost(e) }
+      override def next(): InternalRow = try rows.next() catch { case e: IOException => lost(e) }
     }
   }
 
