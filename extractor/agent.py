@@ -163,12 +163,14 @@ class Agent:
         tell({"phase": "draining", "seconds": max(0.0, until - self._clock())})
         busy_at = self._clock()
         while (left := until - self._clock()) > 0:
-            if not self._jvm.await_quiet(min(DRAIN_LOOK_MS, int(left * 1000) + 1)):
+            quiet = self._jvm.await_quiet(min(DRAIN_LOOK_MS, int(left * 1000) + 1))
+            graph = self._picture()
+            if not quiet or decide.being_built(graph):
                 busy_at = self._clock()
-            elif not decide.about_to_run(self._picture()) or self._clock() - busy_at > SUBMIT_SECONDS:
+            elif not decide.about_to_run(graph) or self._clock() - busy_at > SUBMIT_SECONDS:
                 break
             until = decide.drain_until(self._deadline_at, state_bytes)
-        return self._picture()
+        return graph
 
     def _stored(self, graph: StageGraph, order: Order, tell: Tell) -> Manifest:
         folder = self._lease.new_blocks()

@@ -49,6 +49,15 @@ def about_to_run(graph: StageGraph) -> bool:
     )
 
 
+def being_built(graph: StageGraph) -> bool:
+    """Whether the rows of a broadcast have been collected and the driver makes a table of them: no job runs,
+    and yet it is work that is nearly done."""
+    return any(
+        pipeline.state is State.RUNNING and pipeline.kind is Kind.BROADCAST and pipeline.run_ms > 0
+        for pipeline in graph.pipelines.values()
+    )
+
+
 def budget_bytes(seconds_left: float) -> int:
     return max(0, int((seconds_left - COMMIT_SECONDS) * 1000 * MOVE_BYTES_PER_MS))
 

@@ -19,6 +19,7 @@ import site
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -148,10 +149,15 @@ def _file_of(module: ModuleType) -> Path | None:
 
 
 def _installed(path: Path) -> bool:
+    return str(path).startswith(_install_folders())
+
+
+@cache
+def _install_folders() -> tuple[str, ...]:
+    """With a separator at the end. Python takes long to name them, and they are asked for with every module."""
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders.update(site.getsitepackages())
-    folders.add(site.getusersitepackages())
-    return any(path.is_relative_to(folder) for folder in folders)
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    return tuple(os.path.join(folder, "") for folder in folders)
 
 
 def _find(

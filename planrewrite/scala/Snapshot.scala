@@ -3,6 +3,7 @@ package org.apache.spark.sql.godwit
 import java.util.IdentityHashMap
 
 import scala.collection.mutable
+import scala.util.Try
 
 import org.json4s._
 import org.json4s.JsonDSL._
@@ -115,16 +116,16 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: I
   }
 
   private def broadcast(id: String, b: BroadcastQueryStageExec): PipelineView = {
-    val done = b.isMaterialized
     val (print, stored) = known(b.broadcast)
-    val runtime = if (done) Some(b.getRuntimeStatistics) else None
     val ms = b.broadcast match {
       case x: BroadcastExchangeExec => Seq("collectTime", "buildTime").map(x.metrics(_).value).filter(_ > 0).sum
       case _ => 0L
     }
+    val state = if (stored) "finished" else Snapshot.state(b, begun = ms > 0)
+    val runtime = if (state == "finished") Some(b.getRuntimeStatistics) else None
     // The relation's own size counts memory pages: 64 MB for a thousand rows.
     val bytes = runtime.map(s => s.rowCount.map(_ * EstimationUtils.getSizePerRow(b.output)).fold(s.sizeInBytes)(_.min(s.sizeInBytes)).toLong)
-    PipelineView(id, "broadcast", if (done) "finished" else "running", print, inInitialPlan = stored, stored, bytes.getOrElse(0L),
+    PipelineView(id, "broadcast", state, print, inInitialPlan = stored, stored, bytes.getOrElse(0L),
       runtime.flatMap(_.rowCount).map(_.toLong), 0, 0, ms, b.broadcast.simpleString(8), standsFor(b), 1, Some(b), empty)
   }
 
@@ -168,4 +169,11 @@ object Snapshot {
   def statistics(s: ShuffleQueryStageExec): Option[MapOutputStatistics] =
     if (s.isMaterialized) Some(s.mapStats.orNull)
     else s.shuffle.futureAction.get().flatMap(_.value).flatMap(_.toOption)
+
+  /** The same for a broadcast; its future may only be asked for once it has begun, or asking would begin it. */
+  private def state(b: BroadcastQueryStageExec, begun: Boolean): String =
+    if (b.isMaterialized) "finished"
+    else if (!begun || !b.broadcast.relationFuture.isDone) "running"
+    else if (Try(b.broadcast.relationFuture.get()).isSuccess) "finished"
+    else "waiting"
 }
