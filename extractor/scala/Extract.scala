@@ -16,17 +16,15 @@ import org.apache.spark.io.CompressionCodec
 import org.apache.spark.rdd.{DeterministicLevel, RDD}
 import org.apache.spark.scheduler.MapStatus
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
-import org.apache.spark.sql.execution.UnsafeRowSerializer
 import org.apache.spark.sql.execution.adaptive._
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
-import org.apache.spark.sql.execution.joins.BroadcastRows
+import org.apache.spark.sql.execution.joins.Relations
 import org.apache.spark.util.{SerializableConfiguration, ThreadUtils}
 
 /**
  * Takes the rows of finished exchanges out to the store. A shuffle's blocks go as they lie on the executors'
- * disks, by a Spark job that neither decodes nor sends them through the driver; a broadcast's rows are in the
- * driver already.
+ * disks, by a Spark job that neither decodes nor sends them through the driver; a broadcast is in the driver
+ * already.
  */
 class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
   private lazy val hadoop = sc.broadcast(new SerializableConfiguration(sc.hadoopConfiguration))
@@ -62,23 +60,15 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
   }
 
   private def broadcast(stage: BroadcastQueryStageExec, fingerprint: String, label: String, folder: String): Fragment = {
-    val rows = BroadcastRows(stage.broadcast.executeBroadcast[Any]().value)
+    val relation = stage.broadcast.executeBroadcast[Any]().value
     val codec = sc.conf.get(config.IO_COMPRESSION_CODEC)
-    val toUnsafe = UnsafeProjection.create(stage.output.map(_.dataType).toArray)
     val bytes = new ByteArrayOutputStream
-    val stream = new UnsafeRowSerializer(stage.output.size).newInstance()
-      .serializeStream(CompressionCodec.createCodec(sc.conf, codec).compressedOutputStream(bytes))
-    var count = 0L
-    rows.foreach { r =>
-      stream.writeKey(0)
-      stream.writeValue(r match { case u: UnsafeRow => u; case other => toUnsafe(other) })
-      count += 1
-    }
-    stream.close()
+    Relations.write(relation, stage.output.map(_.dataType).toArray, CompressionCodec.createCodec(sc.conf, codec).compressedOutputStream(bytes))
     val block = Iterator((0, new ByteArrayInputStream(bytes.toByteArray): InputStream))
-    val file = Extract.writeFile(s"$folder/0.blocks", 0, 1, hadoop.value.value, _ => if (count > 0) block else Iterator.empty)
-    Fragment(fingerprint, "broadcast", label, folder, 1, 1, Seq(bytes.size.toLong), "", stage.getRuntimeStatistics.sizeInBytes.toLong,
-      Some(count), Some(codec), stage.output.size, Seq(file))
+    val file = Extract.writeFile(s"$folder/0.blocks", 0, 1, hadoop.value.value, _ => block)
+    val statistics = stage.getRuntimeStatistics
+    Fragment(fingerprint, "broadcast", label, folder, 1, 1, Seq(bytes.size.toLong), "", statistics.sizeInBytes.toLong,
+      statistics.rowCount.map(_.toLong), Some(codec), stage.output.size, Seq(file))
   }
 }
 

@@ -18,24 +18,73 @@ package org.apache.spark.sql.execution {
 
   package joins {
 
+    import java.io._
+
     import org.apache.spark.sql.catalyst.InternalRow
+    import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
     import org.apache.spark.sql.godwit.Refused
+    import org.apache.spark.sql.types.DataType
 
     /**
-     * The rows of a built broadcast. A hashed relation has dropped rows with null keys and keeps one row per
-     * key where that is all its join asks for: its rows stand for this broadcast only, never for the plan beneath it.
+     * A built broadcast as bytes: an index travels as it is, and is not built again. Spark's relations write
+     * themselves by numbers and arrays alone; Java's object streams, which would run what they read, are not used.
      */
-    object BroadcastRows {
-      def apply(relation: Any): Iterator[InternalRow] = relation match {
-        case rows: Array[InternalRow @unchecked] => rows.iterator
-        case HashedRelationWithAllNullKeys | EmptyHashedRelation => throw new Refused("an empty or all-null broadcast")
-        case r: LongHashedRelation =>
-          val reader = r.asReadOnlyCopy()
-          reader.keys().map(_.getLong(0)).toSeq.distinct.iterator.flatMap(k => reader.get(k)).map(_.copy())
-        case r: HashedRelation =>
-          val reader = r.asReadOnlyCopy()
-          reader.keys().map(_.copy()).toSeq.distinct.iterator.flatMap(k => reader.get(k)).map(_.copy())
-        case other => throw new Refused(s"a broadcast of ${other.getClass.getSimpleName}")
+    object Relations {
+      private val Rows = 0
+      private val Longs = 1
+      private val Keyed = 2
+      private val Empty = 3
+      private val AllNull = 4
+
+      def write(relation: Any, types: Array[DataType], to: OutputStream): Unit = {
+        val out = new PlainOutput(to)
+        relation match {
+          case rows: Array[InternalRow @unchecked] => out.writeByte(Rows); write(rows, types, out)
+          case r: LongHashedRelation => out.writeByte(Longs); r.writeExternal(out)
+          case r: UnsafeHashedRelation => out.writeByte(Keyed); r.writeExternal(out)
+          case EmptyHashedRelation => out.writeByte(Empty)
+          case HashedRelationWithAllNullKeys => out.writeByte(AllNull)
+          case other => throw new Refused(s"a broadcast of ${other.getClass.getSimpleName}")
+        }
+        out.close()
+      }
+
+      def read(from: InputStream, fields: Int): Any = {
+        val in = new PlainInput(from)
+        in.readByte().toInt match {
+          case Rows => rows(in, fields)
+          case Longs => val r = new LongHashedRelation; r.readExternal(in); r
+          case Keyed => val r = new UnsafeHashedRelation; r.readExternal(in); r
+          case Empty => EmptyHashedRelation
+          case AllNull => HashedRelationWithAllNullKeys
+          case other => throw new IOException(s"a broadcast of an unknown kind, $other")
+        }
+      }
+
+      private def write(rows: Array[InternalRow], types: Array[DataType], out: DataOutputStream): Unit = {
+        val toUnsafe = UnsafeProjection.create(types)
+        out.writeInt(rows.length)
+        rows.foreach { r =>
+          val bytes = (r match { case u: UnsafeRow => u; case other => toUnsafe(other) }).getBytes
+          out.writeInt(bytes.length)
+          out.write(bytes)
+        }
+      }
+
+      private def rows(in: DataInputStream, fields: Int): Array[InternalRow] = Array.fill(in.readInt()) {
+        val bytes = new Array[Byte](in.readInt())
+        in.readFully(bytes)
+        val row = new UnsafeRow(fields)
+        row.pointTo(bytes, bytes.length)
+        row: InternalRow
+      }
+
+      private class PlainOutput(to: OutputStream) extends DataOutputStream(to) with ObjectOutput {
+        override def writeObject(value: Any): Unit = value.asInstanceOf[LongToUnsafeRowMap].writeExternal(this)
+      }
+
+      private class PlainInput(from: InputStream) extends DataInputStream(from) with ObjectInput {
+        override def readObject(): AnyRef = { val map = new LongToUnsafeRowMap; map.readExternal(this); map }
       }
     }
   }

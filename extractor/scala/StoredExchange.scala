@@ -13,6 +13,7 @@ import org.apache.spark.sql.catalyst.plans.logical.Statistics
 import org.apache.spark.sql.catalyst.plans.physical._
 import org.apache.spark.sql.execution._
 import org.apache.spark.sql.execution.exchange._
+import org.apache.spark.sql.execution.joins.Relations
 import org.apache.spark.sql.types.{DataType, DoubleType, FloatType}
 import org.apache.spark.storage.BlockManagerId
 import org.apache.spark.util.SerializableConfiguration
@@ -82,7 +83,7 @@ object StoredShuffleExec {
   private def floating(t: DataType): Boolean = t == DoubleType || t == FloatType
 }
 
-/** A broadcast whose rows are in the store. They are read by the driver, which falls back by itself. */
+/** A broadcast that is in the store. It is read by the driver, which falls back by itself. */
 case class StoredBroadcastExec(fragment: Fragment, mode: BroadcastMode, child: SparkPlan)(@transient val replaced: BroadcastExchangeExec)
     extends BroadcastExchangeLike {
 
@@ -98,21 +99,24 @@ case class StoredBroadcastExec(fragment: Fragment, mode: BroadcastMode, child: S
   @transient override lazy val relationFuture: java.util.concurrent.Future[Broadcast[Any]] =
     SQLExecution.withThreadLocalCaptured[Broadcast[Any]](session, BroadcastThreads.context) {
       try {
-        val rows = read()
-        val relation = mode.transform(rows.iterator, Some(rows.length.toLong))
+        val relation = read()
         val broadcast = sparkContext.broadcastInternal(relation, serializedOnly = true).asInstanceOf[Broadcast[Any]]
         promise.trySuccess(broadcast)
         broadcast
       } catch { case e: Throwable => promise.tryFailure(e); throw e }
     }
 
-  private def read(): Array[InternalRow] = try {
+  private def read(): Any = try {
     val reader = new BlockReader(fragment, sparkContext.hadoopConfiguration)
-    try StoredRDD.rows(fragment, reader, 0, 0, Int.MaxValue).map(_.copy(): InternalRow).toArray finally reader.close()
+    try {
+      val verified = reader.open(0, 0, Int.MaxValue).getOrElse(throw new BlockLost("an empty broadcast file"))
+      Relations.read(StoredRDD.decompressed(fragment, verified), fragment.fields)
+    } finally reader.close()
   } catch {
     case NonFatal(e) =>
       Fallback.tell(fragment, e.getMessage)
-      Fallback.executable(session, replaced.child).executeCollect()
+      val rows = Fallback.executable(session, replaced.child).executeCollect().asInstanceOf[Array[InternalRow]]
+      mode.transform(rows.iterator, Some(rows.length.toLong))
   }
 
   @transient override protected lazy val completionFuture: Future[Broadcast[Any]] = { relationFuture; promise.future }

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.godwit
 
-import java.io.IOException
+import java.io.{InputStream, IOException}
 
 import org.apache.spark._
 import org.apache.spark.broadcast.Broadcast
@@ -74,7 +74,10 @@ class StoredRDD(sc: SparkContext, fragment: Fragment, specs: Array[ShufflePartit
 object StoredRDD {
   def rows(fragment: Fragment, reader: BlockReader, reduce: Int, firstMap: Int, lastMap: Int): Iterator[UnsafeRow] =
     reader.open(reduce, firstMap, lastMap).iterator.flatMap { verified =>
-      val in = fragment.codec.fold[java.io.InputStream](verified)(c => CompressionCodec.createCodec(SparkEnv.get.conf, c).compressedInputStream(verified))
-      new UnsafeRowSerializer(fragment.fields).newInstance().deserializeStream(in).asKeyValueIterator.map(_._2.asInstanceOf[UnsafeRow])
+      new UnsafeRowSerializer(fragment.fields).newInstance().deserializeStream(decompressed(fragment, verified))
+        .asKeyValueIterator.map(_._2.asInstanceOf[UnsafeRow])
     }
+
+  def decompressed(fragment: Fragment, in: InputStream): InputStream =
+    fragment.codec.fold(in)(CompressionCodec.createCodec(SparkEnv.get.conf, _).compressedInputStream(in))
 }

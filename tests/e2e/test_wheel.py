@@ -77,7 +77,7 @@ def test_the_jar_holds_the_classes_under_sparks_own_package(wheel: Path, tmp_pat
     assert elsewhere == {
         "org/apache/spark/sql/execution/BroadcastThreads",
         "org/apache/spark/sql/execution/adaptive/StageAccess",
-        "org/apache/spark/sql/execution/joins/BroadcastRows",
+        "org/apache/spark/sql/execution/joins/Relations",
     }
 
 
