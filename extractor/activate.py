@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 CONTEXT_MODULE = "pyspark.core.context"
 CONNECT_MODULE = "pyspark.sql.connect.session"
 
-OF_SPARK = ("pyspark.daemon", "pyspark.worker", "find_spark_home.py")
-"""Python processes that Spark starts for itself, with the driver's environment."""
+NO_PROGRAMS = ("pyspark.daemon", "pyspark.worker", "find_spark_home.py", "godwit")
+"""Python processes with a driver's environment that are no driver: those that Spark starts for itself, and the
+command, in a shell that has exported the environment."""
 
 
 class Guest(Protocol):
@@ -116,7 +117,7 @@ class Activation:
 def hook() -> None:
     global _activation
     # Python reads a .pth file twice where one of its folders is a link to another.
-    if _activation is not None or is_of_spark(sys.orig_argv):
+    if _activation is not None or is_no_program(sys.orig_argv):
         return
     _activation = Activation(os.environ)
     after_import(CONTEXT_MODULE, _activation.wrap_context)
@@ -130,8 +131,8 @@ def hook() -> None:
 _activation: Activation | None = None
 
 
-def is_of_spark(command: Sequence[str]) -> bool:
-    return any(os.path.basename(word) in OF_SPARK for word in command[1:3])
+def is_no_program(command: Sequence[str]) -> bool:
+    return any(os.path.basename(word) in NO_PROGRAMS for word in command[1:3])
 
 
 def forget_task() -> None:

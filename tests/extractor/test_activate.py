@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from godwit.extractor import settings, sparkconf, standby
-from godwit.extractor.activate import Activation, is_of_spark
+from godwit.extractor.activate import Activation, is_no_program
 from godwit.extractor.control import ControlClient
 from godwit.extractor.driver import Driver
 from godwit.extractor.errors import JobAlive, MoveFailed, OtherProgram, OtherVersion, UnknownJob, UsageError
@@ -82,11 +82,16 @@ def test_a_setting_that_makes_no_sense_is_named(name: str, value: str) -> None:
     ],
 )
 def test_a_process_that_spark_starts_for_itself_is_no_driver(command: list[str]) -> None:
-    assert is_of_spark(command)
+    assert is_no_program(command)
 
 
 def test_a_program_is_a_driver_whatever_its_arguments() -> None:
-    assert not is_of_spark(["python3", "etl.py", "--module", "pyspark.daemon"])
+    assert not is_no_program(["python3", "etl.py", "--module", "pyspark.daemon"])
+
+
+def test_the_command_is_no_driver_in_a_shell_that_has_exported_the_environment() -> None:
+    assert is_no_program(["/opt/venv/bin/python3", "/opt/venv/bin/godwit", "jobs"])
+    assert not is_no_program(["/opt/venv/bin/python3", "/opt/jobs/godwit.py"])
 
 
 def test_the_hook_alone_imports_neither_pyspark_nor_the_agent() -> None:

@@ -230,6 +230,14 @@ def test_an_earlier_deadline_overtakes_a_move_that_is_under_way(staged: Staged) 
     assert stage.stored().keys() == {"aa"}
 
 
+def test_a_broadcast_that_the_driver_is_building_is_awaited_though_no_job_runs(staged: Staged) -> None:
+    built = pipeline("b", kind="broadcast", state="running", fingerprint="bb", run_ms=4_000, bytes=1_000)
+    stage = staged(graph(built, result("r", "b")))
+    stage.machine.looks_before_submission = 200  # three seconds
+    stage.move()
+    assert stage.stored().keys() == {"bb"}
+
+
 # Refusals
 
 

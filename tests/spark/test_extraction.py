@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from tests.spark.pair import PATIENCE_SECONDS, Driver, Running, chosen, driver
+from tests.spark.pair import PATIENCE_SECONDS, Driver, Running, chosen, driver, finished
 
 EXTRACT_MS = 30_000
 HEAP_GROWTH_BYTES = 50_000_000
@@ -34,22 +34,46 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_tasks_that_hold_every_core_hold_up_no_move_and_run_again_if_it_fails(
-    source: Driver, tmp_path: Path
-) -> None:
-    go, started = str(tmp_path / "go"), str(tmp_path / "started")
+def holder(folder: Path) -> Callable[[int], int]:
+    """A function of the executors that waits for a file `go`, and says by another that it waits."""
+    go, held = str(folder / "go"), str(folder / "held")
 
-    def held(value: int) -> int:
-        open(started, "w").close()
+    def wait(value: int) -> int:
+        open(held, "w").close()
         while not os.path.exists(go):
             time.sleep(0.02)
         return value
 
+    return wait
+
+
+def test_a_broadcast_that_ends_after_its_query_was_parked_is_state(source: Driver, tmp_path: Path) -> None:
+    slow = source.spark.range(0, 100, 1, 1).select(sf.udf(holder(tmp_path), "long")("id").alias("k"))
+    sums = source.spark.range(0, 1000, 1, 1).groupBy((sf.col("id") % 100).alias("k")).count()
+    query = Running(sums.join(sf.broadcast(slow), "k").agg(sf.sum("k"), sf.sum("count")).collect)
+    source.stop_after(1)
+    try:
+        wait_until(lambda: source.jvm.await_notice(50) is not None)
+        assert (tmp_path / "held").exists()
+        (tmp_path / "go").touch()
+        wait_until(lambda: len(finished("shuffle", "broadcast")(source.graph())) == 2)
+        graph = source.graph()
+        capture = source.extracted(graph, tmp_path / "blocks", finished("broadcast")(graph))
+        assert [each.rows for each in capture.fragments] == [100]
+    finally:
+        (tmp_path / "go").touch()
+        source.jvm.open_gate()
+    assert [tuple(row) for row in query.rows()] == [(sum(range(100)), 1000)]
+
+
+def test_tasks_that_hold_every_core_hold_up_no_move_and_run_again_if_it_fails(
+    source: Driver, tmp_path: Path
+) -> None:
     groups = source.spark.range(1000).groupBy((sf.col("id") % 100).alias("k")).count()
-    slow = groups.select(sf.udf(held, "long")("k").alias("k")).repartition(4, "k")
+    slow = groups.select(sf.udf(holder(tmp_path), "long")("k").alias("k")).repartition(4, "k")
     query = Running(slow.agg(sf.sum("k"), sf.count("k")).collect)
     try:
-        wait_until(lambda: os.path.exists(started))
+        wait_until((tmp_path / "held").exists)
         source.jvm.close_gate()
         graph = source.graph()
         capture = source.extracted(graph, tmp_path / "blocks", chosen(graph), EXTRACT_MS)

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
 import pytest
 
+from godwit.extractor.control import ControlClient
 from godwit.extractor.job import JobFolder
 from godwit.extractor.store import open_store
 from tests.spark.pair import write
@@ -57,9 +59,25 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
+@dataclass(frozen=True)
+class Cluster:
+    address: str
+    workers: frozenset[int]  # their processes
+
+    def executors(self) -> list[int]:
+        """The processes that these workers started, and no other on the machine."""
+        listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
+        found = [line.split(maxsplit=2) for line in listed.stdout.splitlines()]
+        return [
+            int(pid)
+            for pid, parent, command in found
+            if int(parent) in self.workers and "CoarseGrainedExecutorBackend" in command
+        ]
+
+
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a master with two workers of one core each."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A master, and two workers of one core each."""
     folder = tmp_path_factory.mktemp("cluster")
     port = free_port()
     address = f"spark://127.0.0.1:{port}"
@@ -82,7 +100,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             start("org.apache.spark.deploy.worker.Worker", *worker)
         log = folder / "log-0"
         wait_until(lambda: log.read_text().count("Registering worker") == 2, "two workers")
-        yield address
+        yield Cluster(address, frozenset(process.pid for process in processes[1:]))
     finally:
         for process in processes:
             os.killpg(process.pid, signal.SIGKILL)
@@ -121,8 +139,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, cluster: str) -> Desk:
-    return Desk(tmp_path, cluster)
+def desk(tmp_path: Path, cluster: Cluster) -> Desk:
+    return Desk(tmp_path, cluster.address)
 
 
 def test_blocks_go_from_the_executors_to_the_store_and_back(desk: Desk) -> None:
@@ -134,3 +152,33 @@ def test_blocks_go_from_the_executors_to_the_store_and_back(desk: Desk) -> None:
     assert desk.ended("two") == 0, desk.said("two")
     assert f"rows: {EXPECTED}" in desk.said("two")
     assert " 0 were used" not in desk.said("two")
+
+
+def test_an_executor_that_dies_during_the_extraction_costs_no_row(desk: Desk, cluster: Cluster) -> None:
+    process = desk.start("one")
+    try:
+        wait_until(lambda: len(cluster.executors()) == 2, "two executors")
+        wait_until(lambda: desk.job.running() is not None, "the driver's endpoint")
+        running = desk.job.running()
+        assert running is not None
+        phases = []
+        for event in ControlClient(running.endpoint, running.token).migrate(PATIENCE_SECONDS):
+            phases.append(event["phase"])
+            if phases[-1] == "draining":
+                (desk.folder / "go").touch()
+            if phases[-1] == "extracting":
+                os.kill(cluster.executors()[0], signal.SIGKILL)
+        assert "extracting" in phases
+        code = process.wait(PATIENCE_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    last = "one"
+    if phases[-1] == "left":  # Spark has computed the lost blocks again, in time
+        assert code == 75, desk.said("one")
+        last = "two"
+        assert desk.ended("two") == 0, desk.said("two")
+    else:
+        assert code == 0, desk.said("one")
+        assert "not moved, the program goes on: " in desk.said("one")
+    assert f"rows: {EXPECTED}" in desk.said(last)
