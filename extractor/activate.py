@@ -27,8 +27,8 @@ CONTEXT_MODULE = "pyspark.core.context"
 CONNECT_MODULE = "pyspark.sql.connect.session"
 
 NO_PROGRAMS = ("pyspark.daemon", "pyspark.worker", "find_spark_home.py", "godwit")
-"""Python processes with a driver's environment that are no driver: those that Spark starts for itself, and the
-command, in a shell that has exported the environment."""
+"""Python processes with a driver's environment that are no driver: those that Spark starts for itself, and
+the command, in a shell that has exported the environment."""
 
 
 class Guest(Protocol):

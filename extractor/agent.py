@@ -65,6 +65,7 @@ class Agent:
         self._leave = leave
         self._clock = clock
         self._moving = threading.Lock()  # after a commit it is never released: the process leaves
+        self._ordering = threading.Lock()
         self._deadline_at = 0.0
         self._commit = threading.Lock()
         self._retired = False
@@ -85,38 +86,43 @@ class Agent:
 
     def move(self, order: Order, tell: Tell) -> None:
         """Moves the job out, telling each step: the last is "left", or "failed" and the program goes on."""
-        if not self._moving.acquire(blocking=False):
-            self._deadline_at = min(self._deadline_at, order.deadline_at)
-            raise MoveUnderWay("a move of this job is under way already")
+        with self._ordering:
+            if not self._moving.acquire(blocking=False):
+                self._deadline_at = min(self._deadline_at, order.deadline_at)
+                raise MoveUnderWay("a move of this job is under way already")
+            self._deadline_at = order.deadline_at
 
         def tell_all(event: Event) -> None:
             self._narrate(event)
             tell(event)
 
-        self._deadline_at = order.deadline_at
+        started_at = self._clock()
         try:
-            self.capture(order, tell_all)
+            manifest = self._capture(order, tell_all)
         except Exception as error:
             known = error if isinstance(error, GodwitError) else MoveFailed(f"unexpected: {error!r}")
-            tell_all({"phase": "failed", **failure(known)})
-            self._moving.release()
+            try:
+                tell_all({"phase": "failed", **failure(known)})
+            finally:
+                self._moving.release()
         else:
-            tell_all({"phase": "left", "exit_code": MOVED_OUT})
-            self._leave(MOVED_OUT)
+            # Whoever cannot be told any more: what is committed belongs to the next driver.
+            try:
+                tell_all({"phase": "committed", "seconds": self._clock() - started_at, **sizes(manifest)})
+                tell_all({"phase": "left", "exit_code": MOVED_OUT})
+            finally:
+                self._leave(MOVED_OUT)
 
-    def capture(self, order: Order, tell: Tell) -> Manifest:
+    def _capture(self, order: Order, tell: Tell) -> Manifest:
         """Commits the state of all running queries and leaves them parked; on failure they run again."""
-        started_at = self._clock()
         tell({"phase": "parking"})
         with self._parked():
-            if order.deadline_at <= started_at:
+            if order.deadline_at <= self._clock():
                 raise DeadlinePassed("the deadline has passed")
             graph = self._picture()
             if order.drain:
                 graph = self._drained(graph, tell)
-            manifest = self._stored(graph, order, tell)
-        tell({"phase": "committed", "seconds": self._clock() - started_at, **sizes(manifest)})
-        return manifest
+            return self._stored(graph, order, tell)
 
     def retire(self) -> None:
         """The program has come to its end: no move may commit any more. If one already has, the process is
@@ -179,6 +185,8 @@ class Agent:
             with self._commit:
                 if self._retired:
                     raise MoveRefused("the program has come to its end", next_step="nothing is left to move")
+                if why := decide.last_refusal(self._picture()):
+                    raise MoveRefused(why)
                 self._lease.commit(manifest)
         except BaseException:
             self._discard(folder)

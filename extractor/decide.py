@@ -33,6 +33,18 @@ def refusal(graph: StageGraph) -> str | None:
     return None
 
 
+def last_refusal(graph: StageGraph) -> str | None:
+    """Why nothing may be committed at this very moment: a write that passed the gate just before it closed,
+    and has not begun its output yet, is held by nothing. By now any other is parked, or waits for stages.
+    """
+    for query in graph.queries:
+        (answer,) = (each for each in query.pipelines if each.kind is Kind.RESULT)
+        held = query.parked or any(not graph.pipelines[each].finished for each in answer.depends_on)
+        if query.write and not held:
+            return f"the program is about to write: {query.description}"
+    return None
+
+
 def drain_until(deadline_at: float, state_bytes: int) -> float:
     """Until when running stages may be waited for, so that the state can still be written after that."""
     return deadline_at - RESERVE_SECONDS - state_bytes / MOVE_BYTES_PER_MS / 1000

@@ -97,10 +97,6 @@ def load_request(fragments: Mapping[str, Fragment]) -> str:
         {
             "fragments": [
                 {
-                    "fingerprint": fragment.fingerprint,
-                    "kind": fragment.kind,
-                    "label": fragment.label,
-                    "rows": fragment.rows,
                     "folder": folder_uri,
                     "descriptor": base64.b64encode(fragment.descriptor).decode(),
                 }

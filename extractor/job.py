@@ -232,9 +232,9 @@ class JobLease:
             raise MoveFailed(
                 f"driver {latest} of job {self.job.name} has taken over from driver {self.epoch}"
             )
-        self.job.store.put(self.job.key("manifest"), encode(manifest))
-        # Marks of the manifest before; they say nothing about these fragments.
+        # Marks of the manifest before say nothing about these fragments. After the put nothing may fail.
         self.job.store.delete(self.job.key("bad"))
+        self.job.store.put(self.job.key("manifest"), encode(manifest))
 
     def mark_bad(self, fingerprint: str, reason: str) -> None:
         """No later driver is to use this fragment of the committed manifest."""

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from godwit.extractor.errors import GodwitError
@@ -17,7 +18,10 @@ FLUSH_SECONDS = 1.0
 
 
 def say(text: str) -> None:
-    print(f"godwit: {text}", file=sys.stderr, flush=True)
+    # Nobody listens where the stream is closed or its reader gone; a move does not fail for that.
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            print(f"godwit: {text}", file=sys.stderr, flush=True)
 
 
 def one_line(error: GodwitError) -> str:

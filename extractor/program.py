@@ -154,7 +154,7 @@ def _installed(path: Path) -> bool:
 
 @cache
 def _install_folders() -> tuple[str, ...]:
-    """With a separator at the end. Python takes long to name them, and they are asked for with every module."""
+    """With a separator at the end. Python takes long to name them, and every module asks for them."""
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {*site.getsitepackages(), site.getusersitepackages()}
     return tuple(os.path.join(folder, "") for folder in folders)

@@ -15,16 +15,12 @@ from dataclasses import dataclass
 
 from godwit.extractor.errors import UsageError
 
-OF_ONE_PROCESS = ("GODWIT_JOB", "GODWIT_STANDBY")
-"""Taken out of the environment by the process that becomes the driver: its children are none."""
-
 
 @dataclass(frozen=True)
 class Settings:
     job: str
     store_uri: str
     stop_after_stages: int | None = None
-    standby: bool = False
     grace_seconds: float = 30.0
     bind: str = "127.0.0.1"
 
@@ -33,12 +29,13 @@ def read(environ: Mapping[str, str]) -> Settings:
     given = {name: value for name, value in environ.items() if value != ""}
     if "GODWIT_STORE" not in given:
         raise UsageError("GODWIT_JOB is set, GODWIT_STORE is not", next_step="set it to file:///folder")
+    if (standby := given.get("GODWIT_STANDBY", "0")) not in ("0", "1"):
+        raise UsageError(f"GODWIT_STANDBY is {standby!r}", next_step="set it to 1, or unset it")
     stages = given.get("GODWIT_STOP_AFTER_STAGES")
     return Settings(
         job=given["GODWIT_JOB"],
         store_uri=given["GODWIT_STORE"],
         stop_after_stages=None if stages is None else _stages(stages),
-        standby=_standby(given.get("GODWIT_STANDBY", "0")),
         grace_seconds=_seconds(given.get("GODWIT_GRACE_SECONDS", "30")),
         bind=given.get("GODWIT_BIND", "127.0.0.1"),
     )
@@ -51,12 +48,6 @@ def _stages(text: str) -> int:
             next_step="set it to a whole number from 1 on, or unset it",
         )
     return int(text)
-
-
-def _standby(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise UsageError(f"GODWIT_STANDBY is {text!r}", next_step="set it to 1, or unset it")
-    return text == "1"
 
 
 def _seconds(text: str) -> float:

@@ -29,10 +29,6 @@ def additions(given: Mapping[str, str], jar: str, carried: Mapping[str, str]) ->
     wanted["spark.jars"] = appended(given.get("spark.jars", ""), jar)
     # Spark would delete the shuffle files of a query at its end, though the next query may stand on them.
     wanted["spark.sql.classic.shuffleDependency.fileCleanup.enabled"] = "false"
-    # The program's jobs share the default pool, which is FIFO as ever; extraction gets a pool of its own
-    # and need not wait behind them.
-    if "spark.scheduler.mode" not in given:
-        wanted["spark.scheduler.mode"] = "FAIR"
     return wanted
 
 

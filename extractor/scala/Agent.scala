@@ -75,7 +75,7 @@ object Agent {
 
   private def live: Seq[Live] = watch.executions.flatMap { case (id, description) =>
     Option(SQLExecution.getQueryExecution(id)).map { qe =>
-      Live(id, description, qe, new Snapshot(id, qe.executedPlan, qe.sparkSession, watch.runMs))
+      Live(id, description, qe, new Snapshot(id, qe.executedPlan, qe.sparkSession, watch))
     }
   }
 
@@ -131,7 +131,7 @@ object Agent {
 
   private def task(extract: Extract, view: Option[PipelineView], name: String): Callable[Fragment] = () => {
     sc.setJobGroup(Watch.JobGroup, s"godwit: moving ${view.map(_.operator).getOrElse(name)}", interruptOnCancel = false)
-    sc.setLocalProperty(SparkContext.SPARK_SCHEDULER_POOL, Watch.JobGroup)
+    sc.setLocalProperty(SparkContext.SPARK_SCHEDULER_POOL, Watch.JobGroup) // where the program has chosen FAIR
     val found = for (v <- view; stage <- v.stage; print <- v.fingerprint.toOption) yield extract.stage(stage, print, v.operator, name)
     found.getOrElse(throw new IllegalStateException("the pipeline is gone"))
   }
@@ -149,6 +149,5 @@ object Agent {
 
   def report(): String = compact(render(
     ("used" -> Fragments.usedFragments.map(f => ("fingerprint" -> f.fingerprint) ~ ("label" -> f.label))) ~
-      ("fallbacks" -> Fragments.lostFragments.map { case (f, why) => ("fingerprint" -> f.fingerprint) ~ ("label" -> f.label) ~ ("reason" -> why) }) ~
-      ("stages_run" -> watch.stagesRun)))
+      ("fallbacks" -> Fragments.lostFragments.map { case (f, why) => ("fingerprint" -> f.fingerprint) ~ ("label" -> f.label) ~ ("reason" -> why) })))
 }

@@ -49,28 +49,68 @@ class BlockWriter(out: FSDataOutputStream) {
   private val lengths = mutable.ArrayBuffer[Long]()
   private var position = 0L
 
-  def section(blocks: Iterator[(Int, InputStream)]): Unit = {
+  /** The blocks of one reduce partition, by the mappers that wrote them. */
+  def section(blocks: Iterator[(Int, InputStream)]): Unit = entries { index =>
+    blocks.foreach { case (map, in) => try block(map, index)(_.takeAll(in)) finally in.close() }
+  }
+
+  /** A partition of one block: what `content` writes. */
+  def single(content: OutputStream => Unit): Unit = entries(block(0, _)(content))
+
+  private def entries(write: DataOutputStream => Unit): Unit = {
     val index = new ByteArrayOutputStream
-    val entries = new DataOutputStream(index)
     starts += position
-    blocks.foreach { case (map, in) => try block(map, in, entries) finally in.close() }
+    write(new DataOutputStream(index))
     lengths += position - starts.last
     indexes += index.toByteArray
   }
 
-  private def block(map: Int, in: InputStream, entries: DataOutputStream): Unit = {
-    val crcs = mutable.ArrayBuffer[Int]()
+  private def block(map: Int, index: DataOutputStream)(content: Frames => Unit): Unit = {
+    val frames = new Frames
     val start = position
-    var filled = in.readNBytes(buffer, 0, FrameBytes)
-    while (filled > 0) {
+    content(frames)
+    frames.close()
+    index.writeInt(map)
+    index.writeLong(position - start)
+    frames.crcs.foreach(index.writeInt)
+  }
+
+  /** Passes what is written on by the frame, each with its checksum. */
+  private class Frames extends OutputStream {
+    val crcs: mutable.ArrayBuffer[Int] = mutable.ArrayBuffer()
+    private var filled = 0
+
+    def takeAll(in: InputStream): Unit = {
+      var n = in.readNBytes(buffer, 0, FrameBytes)
+      while (n > 0) {
+        filled = n
+        pass()
+        n = if (n == FrameBytes) in.readNBytes(buffer, 0, FrameBytes) else 0
+      }
+    }
+
+    override def write(byte: Int): Unit = write(Array(byte.toByte), 0, 1)
+
+    override def write(bytes: Array[Byte], offset: Int, length: Int): Unit = {
+      var (from, left) = (offset, length)
+      while (left > 0) {
+        val n = math.min(left, FrameBytes - filled)
+        System.arraycopy(bytes, from, buffer, filled, n)
+        filled += n
+        from += n
+        left -= n
+        if (filled == FrameBytes) pass()
+      }
+    }
+
+    private def pass(): Unit = {
       out.write(buffer, 0, filled)
       position += filled
       crcs += crc(buffer, 0, filled)
-      filled = if (filled == FrameBytes) in.readNBytes(buffer, 0, FrameBytes) else 0
+      filled = 0
     }
-    entries.writeInt(map)
-    entries.writeLong(position - start)
-    crcs.foreach(entries.writeInt)
+
+    override def close(): Unit = if (filled > 0) pass()
   }
 
   /** The directory's offset, length and checksum. */

@@ -1,12 +1,13 @@
 package org.apache.spark.sql.godwit
 
-import java.io.{ByteArrayInputStream, ByteArrayOutputStream, InputStream}
+import java.io.{ByteArrayInputStream, ByteArrayOutputStream}
 import java.util.Base64
 import java.util.zip.{Deflater, DeflaterOutputStream}
 
 import scala.concurrent.Future
 import scala.concurrent.duration._
 
+import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
 import org.apache.spark._
@@ -37,6 +38,9 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
   private def shuffle(stage: ShuffleQueryStageExec, exchange: ShuffleExchangeExec, fingerprint: String, label: String, folder: String): Fragment = {
     val statistics = stage.getRuntimeStatistics
     val codec = if (sc.conf.get(config.SHUFFLE_COMPRESS)) Some(sc.conf.get(config.IO_COMPRESSION_CODEC)) else None
+    // The blocks of a partition are read as one stream.
+    codec.filterNot(c => CompressionCodec.supportsConcatenationOfSerializedStreams(CompressionCodec.createCodec(sc.conf, c)))
+      .foreach(c => throw new Refused(s"blocks compressed by $c, which cannot be joined"))
     val empty = Fragment(fingerprint, "shuffle", label, folder, 0, exchange.numPartitions, Nil, "",
       statistics.sizeInBytes.toLong, statistics.rowCount.map(_.toLong), codec, exchange.output.size, Nil)
     val written = Snapshot.statistics(stage).getOrElse(throw new IllegalStateException("the stage is not finished"))
@@ -62,12 +66,12 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
   private def broadcast(stage: BroadcastQueryStageExec, fingerprint: String, label: String, folder: String): Fragment = {
     val relation = stage.broadcast.executeBroadcast[Any]().value
     val codec = sc.conf.get(config.IO_COMPRESSION_CODEC)
-    val bytes = new ByteArrayOutputStream
-    Relations.write(relation, stage.output.map(_.dataType).toArray, CompressionCodec.createCodec(sc.conf, codec).compressedOutputStream(bytes))
-    val block = Iterator((0, new ByteArrayInputStream(bytes.toByteArray): InputStream))
-    val file = Extract.writeFile(s"$folder/0.blocks", 0, 1, hadoop.value.value, _ => block)
+    val types = stage.output.map(_.dataType).toArray
+    val file = Extract.writeFile(s"$folder/0.blocks", 0, 1, hadoop.value.value) {
+      _.single(out => Relations.write(relation, types, CompressionCodec.createCodec(sc.conf, codec).compressedOutputStream(out)))
+    }
     val statistics = stage.getRuntimeStatistics
-    Fragment(fingerprint, "broadcast", label, folder, 1, 1, Seq(bytes.size.toLong), "", statistics.sizeInBytes.toLong,
+    Fragment(fingerprint, "broadcast", label, folder, 1, 1, Seq(file.directoryOffset), "", statistics.sizeInBytes.toLong,
       statistics.rowCount.map(_.toLong), Some(codec), stage.output.size, Seq(file))
   }
 }
@@ -91,7 +95,7 @@ object Extract {
     cuts.zip(cuts.tail)
   }
 
-  def writeFile(path: String, first: Int, last: Int, conf: org.apache.hadoop.conf.Configuration, blocks: Int => Iterator[(Int, InputStream)]): BlockFile = {
+  def writeFile(path: String, first: Int, last: Int, conf: Configuration)(fill: BlockWriter => Unit): BlockFile = {
     val target = new Path(path)
     val fs = Blocks.fileSystem(target, conf)
     var done = false
@@ -99,7 +103,7 @@ object Extract {
       val out = fs.create(target, false)
       try {
         val writer = new BlockWriter(out)
-        (first until last).foreach(r => writer.section(blocks(r)))
+        fill(writer)
         val (offset, length, crc) = writer.finish()
         out.close()
         done = true
@@ -121,7 +125,9 @@ class ExtractRDD(sc: SparkContext, dependency: ShuffleDependency[Int, InternalRo
   override def compute(split: Partition, context: TaskContext): Iterator[BlockFile] = {
     val (first, last) = groups(split.index)
     val name = s"$folder/$first-$last-${context.taskAttemptId()}.blocks"
-    Iterator(Extract.writeFile(name, first, last, hadoop.value.value, ThisSpark.rawBlocks(shuffleId, _, context)))
+    Iterator(Extract.writeFile(name, first, last, hadoop.value.value) { writer =>
+      (first until last).foreach(r => writer.section(ThisSpark.rawBlocks(shuffleId, r, context)))
+    })
   }
 }
 

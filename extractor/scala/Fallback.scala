@@ -42,7 +42,7 @@ object Fallback {
   private val running = ConcurrentHashMap.newKeySet[String]
   private val pads = new ConcurrentHashMap[Boolean, ShuffleDependency[Int, InternalRow, InternalRow]]
   private val recomputed = new ConcurrentHashMap[String, ShuffleExchangeExec]
-  private val checked = ConcurrentHashMap.newKeySet[String]
+  private val checked = new ConcurrentHashMap[String, Check]
   private val cleaner = Cleaner.create()
 
   // ---- driver
@@ -89,10 +89,16 @@ object Fallback {
   }
 
   /** Reads the whole fragment once; what is lost is computed again before this returns. */
-  def check(sc: SparkContext, fragment: Fragment, conf: Broadcast[SerializableConfiguration]): Unit = if (checked.add(fragment.fingerprint)) {
-    val files = sc.parallelize(fragment.files, math.max(1, fragment.files.size))
-    val problems = files.mapPartitions(_.flatMap(BlockReader.problem(fragment, _, conf.value.value))).collect()
-    problems.headOption.foreach { reason => tell(fragment, reason); recompute(fragment) }
+  def check(sc: SparkContext, fragment: Fragment, conf: Broadcast[SerializableConfiguration]): Unit =
+    checked.computeIfAbsent(fragment.fingerprint, _ => new Check(sc, fragment, conf)).done
+
+  /** Other readers wait for the first one's check; one that could not be made is made again by the next. */
+  private class Check(sc: SparkContext, fragment: Fragment, conf: Broadcast[SerializableConfiguration]) {
+    lazy val done: Unit = {
+      val files = sc.parallelize(fragment.files, math.max(1, fragment.files.size))
+      val problems = files.mapPartitions(_.flatMap(BlockReader.problem(fragment, _, conf.value.value))).collect()
+      problems.headOption.foreach { reason => tell(fragment, reason); recompute(fragment) }
+    }
   }
 
   private def recompute(fragment: Fragment): Unit = {

@@ -3,8 +3,10 @@ package org.apache.spark.sql.godwit
 import java.util.concurrent.{Executors, TimeUnit}
 
 import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
 
 import org.apache.spark.SparkContext
+import org.apache.spark.internal.Logging
 import org.apache.spark.scheduler.{Schedulable, TaskSchedulerImpl, TaskSetManager}
 
 /**
@@ -13,7 +15,7 @@ import org.apache.spark.scheduler.{Schedulable, TaskSchedulerImpl, TaskSetManage
  * find no core, the program's youngest tasks are killed. To Spark that is no failure: should the move come to
  * nothing, it runs them again.
  */
-class Precedence(sc: SparkContext) extends AutoCloseable {
+class Precedence(sc: SparkContext) extends AutoCloseable with Logging {
   private val timer = Executors.newSingleThreadScheduledExecutor { task =>
     val thread = new Thread(task, "godwit-precedence")
     thread.setDaemon(true)
@@ -23,10 +25,10 @@ class Precedence(sc: SparkContext) extends AutoCloseable {
 
   override def close(): Unit = timer.shutdownNow()
 
-  private def look(): Unit = sc.taskScheduler match {
+  private def look(): Unit = try sc.taskScheduler match {
     case s: TaskSchedulerImpl => s.synchronized(inTheWay(s)).foreach(sc.killTaskAttempt(_, interruptThread = true, Precedence.Reason))
     case _ =>
-  }
+  } catch { case NonFatal(e) => logWarning("godwit: the extraction has no precedence, it may have to wait for tasks of the program", e) }
 
   private def inTheWay(s: TaskSchedulerImpl): Seq[Long] = {
     val (own, others) = Precedence.managers(s.rootPool).partition(_.taskSet.properties.getProperty(SparkContext.SPARK_JOB_GROUP_ID) == Watch.JobGroup)

@@ -12,8 +12,12 @@ import org.apache.spark.sql.catalyst.plans.QueryPlan
 import org.apache.spark.sql.catalyst.plans.logical.Statistics
 import org.apache.spark.sql.catalyst.plans.physical._
 import org.apache.spark.sql.execution._
+import org.apache.spark.sql.execution.adaptive.QueryStageExec
+import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.execution.exchange._
 import org.apache.spark.sql.execution.joins.Relations
+import org.apache.spark.sql.execution.python._
+import org.apache.spark.sql.execution.window.WindowExec
 import org.apache.spark.sql.types.{DataType, DoubleType, FloatType}
 import org.apache.spark.storage.BlockManagerId
 import org.apache.spark.util.SerializableConfiguration
@@ -54,9 +58,10 @@ case class StoredShuffleExec(fragment: Fragment, override val outputPartitioning
     Future.successful(if (fragment.mappers == 0) null else new MapOutputStatistics(shuffleId, fragment.bytesByPartition.toArray))
 
   override def getShuffleRDD(specs: Array[ShufflePartitionSpec]): RDD[InternalRow] = {
-    val byValue = StoredShuffleExec.placedByValue(outputPartitioning) && specs.forall(_.isInstanceOf[CoalescedPartitionSpec])
+    val byValue = StoredShuffleExec.placedByValue(outputPartitioning) && specs.forall(_.isInstanceOf[CoalescedPartitionSpec]) &&
+      StoredShuffleExec.repeatable(replaced)
     val conf = sparkContext.broadcast(new SerializableConfiguration(sparkContext.hadoopConfiguration))
-    val rdd = Fallback.watch(new StoredRDD(sparkContext, fragment.slim, specs, Fallback.pad(sparkContext, byValue), conf), this)
+    val rdd = Fallback.watch(new StoredRDD(sparkContext, fragment.slim, specs, byValue, Fallback.pad(sparkContext, byValue), conf), this)
     if (!byValue) Fallback.check(sparkContext, fragment.slim, conf)
     rdd
   }
@@ -80,6 +85,19 @@ object StoredShuffleExec {
     case h: HashPartitioning => !h.expressions.exists(e => e.dataType.existsRecursively(floating))
     case _ => false
   }
+
+  /** Whether another run gives the very same values: not if it adds floating-point numbers, or calls Python, in another order. */
+  private def repeatable(p: SparkPlan): Boolean = p match {
+    case s: StoredShuffleExec => repeatable(s.replaced)
+    case s: StoredBroadcastExec => repeatable(s.replaced)
+    case s: QueryStageExec => repeatable(s.plan)
+    case r: ReusedExchangeExec => repeatable(r.child)
+    case _: FlatMapGroupsInPandasExec | _: FlatMapGroupsInArrowExec | _: FlatMapCoGroupsInPandasExec | _: ArrowAggregatePythonExec |
+        _: ArrowWindowPythonExec => false
+    case _: BaseAggregateExec | _: WindowExec if p.expressions.exists(_.exists(_.dataType.existsRecursively(floating))) => false
+    case other => (other.children ++ other.subqueries).forall(repeatable)
+  }
+
   private def floating(t: DataType): Boolean = t == DoubleType || t == FloatType
 }
 
@@ -114,7 +132,7 @@ case class StoredBroadcastExec(fragment: Fragment, mode: BroadcastMode, child: S
     } finally reader.close()
   } catch {
     case NonFatal(e) =>
-      Fallback.tell(fragment, e.getMessage)
+      Fallback.tell(fragment, e.toString)
       val rows = Fallback.executable(session, replaced.child).executeCollect().asInstanceOf[Array[InternalRow]]
       mode.transform(rows.iterator, Some(rows.length.toLong))
   }

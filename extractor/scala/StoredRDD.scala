@@ -17,7 +17,7 @@ import org.apache.spark.util.SerializableConfiguration
  * failure: Spark then runs this stage again, by which time `Fallback` has given this RDD the real shuffle of
  * the exchange that the stored one replaced.
  */
-class StoredRDD(sc: SparkContext, fragment: Fragment, specs: Array[ShufflePartitionSpec],
+class StoredRDD(sc: SparkContext, fragment: Fragment, specs: Array[ShufflePartitionSpec], byValue: Boolean,
     pad: ShuffleDependency[Int, InternalRow, InternalRow], hadoop: Broadcast[SerializableConfiguration])
     extends RDD[InternalRow](sc, Nil) {
 
@@ -30,7 +30,9 @@ class StoredRDD(sc: SparkContext, fragment: Fragment, specs: Array[ShufflePartit
   }
 
   override protected def getDependencies: Seq[Dependency[_]] = Seq(if (recomputed != null) recomputed else pad)
-  override protected def getOutputDeterministicLevel: DeterministicLevel.Value = DeterministicLevel.UNORDERED
+  /** What a stage has made of stored partitions must not be completed from recomputed ones that hold other rows. */
+  override protected def getOutputDeterministicLevel: DeterministicLevel.Value =
+    if (byValue) DeterministicLevel.UNORDERED else DeterministicLevel.INDETERMINATE
 
   override protected def getPartitions: Array[Partition] =
     specs.indices.map(i => new Partition { override val index: Int = i }: Partition).toArray
@@ -50,8 +52,8 @@ class StoredRDD(sc: SparkContext, fragment: Fragment, specs: Array[ShufflePartit
     context.addTaskCompletionListener[Unit](_ => reader.close())
     val rows = (reduces._1 until reduces._2).iterator.flatMap(r => StoredRDD.rows(fragment, reader, r, maps._1, maps._2))
     def lost(e: IOException): Nothing = {
-      Fallback.report(fragment, e.getMessage)
-      throw new FetchFailedException(null, padId, -1L, -1, reduces._1, s"stored exchange ${fragment.label} lost a block: ${e.getMessage}", e)
+      Fallback.report(fragment, e.toString)
+      throw new FetchFailedException(null, padId, -1L, -1, reduces._1, s"stored exchange ${fragment.label} lost a block: $e", e)
     }
     new Iterator[InternalRow] {
       override def hasNext: Boolean = try rows.hasNext catch { case e: IOException => lost(e) }

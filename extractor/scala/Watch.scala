@@ -4,7 +4,7 @@ import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue, TimeoutEx
 
 import scala.jdk.CollectionConverters._
 
-import org.apache.spark.SparkContext
+import org.apache.spark.{SparkContext, Success}
 import org.apache.spark.scheduler._
 import org.apache.spark.sql.catalyst.analysis.{GlobalTempView, LocalTempView}
 import org.apache.spark.sql.execution._
@@ -17,6 +17,8 @@ class Watch(sc: SparkContext) extends SparkListener {
   private val jobs = ConcurrentHashMap.newKeySet[Int]
   private val started = new ConcurrentHashMap[Long, String]
   private val shuffleRunMs = new ConcurrentHashMap[Int, Long]
+  private val shuffleTasks = new ConcurrentHashMap[Int, (Int, Int)]
+  private val shuffleOfStage = new ConcurrentHashMap[Int, Int]
   private val effectJobs = new ConcurrentHashMap[Int, String]
   @volatile private var stages = 0
 
@@ -26,6 +28,8 @@ class Watch(sc: SparkContext) extends SparkListener {
   def idle: Boolean = jobs.isEmpty
   def executions: Seq[(Long, String)] = started.asScala.toSeq.sortBy(_._1)
   def runMs(shuffleId: Int): Long = shuffleRunMs.getOrDefault(shuffleId, 0L)
+  /** Done, and all. */
+  def tasks(shuffleId: Int): (Int, Int) = shuffleTasks.getOrDefault(shuffleId, (0, 0))
   /** Done, or under way outside of any query, where no gate can hold it. */
   def sideEffects: Seq[String] = Watch.effects.asScala.toSeq ++ effectJobs.asScala.map { case (job, name) => s"job $job is running: $name" }
   def stagesRun: Int = stages
@@ -41,8 +45,18 @@ class Watch(sc: SparkContext) extends SparkListener {
     Option(effectJobs.remove(end.jobId)).foreach(name => Watch.effects.add(s"job ${end.jobId}: $name"))
   }
 
+  override def onStageSubmitted(start: SparkListenerStageSubmitted): Unit = start.stageInfo.shuffleDepId.foreach { id =>
+    shuffleOfStage.put(start.stageInfo.stageId, id)
+    shuffleTasks.putIfAbsent(id, (0, start.stageInfo.numTasks))
+  }
+
+  override def onTaskEnd(end: SparkListenerTaskEnd): Unit = if (end.reason == Success && shuffleOfStage.containsKey(end.stageId)) {
+    shuffleTasks.computeIfPresent(shuffleOfStage.get(end.stageId), (_, counted) => (math.min(counted._1 + 1, counted._2), counted._2))
+  }
+
   override def onStageCompleted(end: SparkListenerStageCompleted): Unit = {
     val info = end.stageInfo
+    shuffleOfStage.remove(info.stageId)
     if (info.failureReason.isEmpty) stages += 1
     info.shuffleDepId.foreach(id => shuffleRunMs.merge(id, info.taskMetrics.executorRunTime, (a: Long, b: Long) => a + b))
   }

@@ -136,8 +136,9 @@ private[godwit] abstract class Encoding {
       val merged: Map[ExprId, String] = if (a.mode == Final || a.mode == PartialMerge) a.aggregateFunction.references.map(_.exprId -> "merged").toMap else Map.empty
       within(merged ++ scope)("AE" + q(value(a.aggregateFunction)) + a.mode + a.isDistinct + q(value(a.filter)))
     case i: In => "IN" + q(expression(i.value)) + unordered(i.list.distinct)
-    case c: BinaryComparison if !c.isInstanceOf[EqualTo] && !c.isInstanceOf[EqualNullSafe] => comparison(c)
-    case _ if operator(e).isDefined =>
+    // A random number is drawn or not by what was evaluated before it: there the order stays.
+    case c: BinaryComparison if c.deterministic && !c.isInstanceOf[EqualTo] && !c.isInstanceOf[EqualNullSafe] => comparison(c)
+    case _ if e.deterministic && operator(e).isDefined =>
       val op = operator(e).get
       "COMM" + q(op) + operands(e, op).sorted.map(q).mkString("[", "", "]")
     case _: ScalaUDF | _: UserDefinedExpression | _: CallMethodViaReflection => throw new Refused(s"a ${e.prettyName} function")

@@ -13,7 +13,7 @@ import org.apache.spark.sql.execution._
 import org.apache.spark.sql.execution.adaptive._
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.execution.columnar.InMemoryTableScanExec
-import org.apache.spark.sql.execution.datasources.{CatalogFileIndex, InMemoryFileIndex}
+import org.apache.spark.sql.execution.datasources.{CatalogFileIndex, InMemoryFileIndex, PartitionDirectory}
 import org.apache.spark.sql.execution.exchange._
 import org.apache.spark.sql.execution.joins._
 import org.apache.spark.sql.execution.python._
@@ -34,16 +34,15 @@ import org.apache.spark.sql.internal.SQLConf
 class Fingerprint(session: SparkSession) extends Encoding {
   private val conf = session.sessionState.conf
   private val rowsMemo = new IdentityHashMap[SparkPlan, Either[String, String]]
-  private lazy val settings = sha(Fingerprint.rowRelevant(conf))
 
   /** Left: why not. A plan does not change once it is planned, so it is read once, however often it is asked for. */
   def exchange(e: Exchange): Either[String, String] = {
-    val planned = Fingerprint.planned(e)
-    if (planned.print == null) planned.print = read(planned.exchange)
+    val planned = Fingerprint.planned(e).getOrElse(new Fingerprint.Planned(e, Fingerprint.rowRelevant(conf)))
+    if (planned.print == null) planned.print = read(planned.exchange, sha(planned.settings))
     planned.print
   }
 
-  private def read(e: Exchange): Either[String, String] = try e match {
+  private def read(e: Exchange, settings: String): Either[String, String] = try e match {
     case s: ShuffleExchangeExec =>
       Right(sha("SHUFFLE" + arguments(s, value(s.outputPartitioning)) + s.shuffleOrigin + types(s) + settings + rows(s.child)))
     case b: BroadcastExchangeExec =>
@@ -120,8 +119,9 @@ class Fingerprint(session: SparkSession) extends Encoding {
         a.initialInputBufferOffset + input
     case _: UnionExec => node(p, rows)
     case w: WindowExec =>
-      val ordered = LayoutSensitive.window(w.windowExpression) && !total(w.partitionSpec ++ w.orderSpec.map(_.child), w.child)
-      node(w, if (ordered) layout else rows)
+      node(w, if (ordered(w.windowExpression, w.partitionSpec, w.orderSpec, w.child)) layout else rows)
+    case w: ArrowWindowPythonExec =>
+      node(w, if (ordered(w.windowExpression, w.partitionSpec, w.orderSpec, w.child)) layout else rows)
     case w: WindowGroupLimitExec =>
       val ordered = w.rankLikeFunction.isInstanceOf[RowNumber] && !total(w.partitionSpec ++ w.orderSpec.map(_.child), w.child)
       node(w, if (ordered) layout else rows)
@@ -130,9 +130,10 @@ class Fingerprint(session: SparkSession) extends Encoding {
       val sorted = l.child match { case s: SortExec => s.global && total(s.sortOrder.map(_.child), s.child); case _ => false }
       node(l, if (sorted) c => sha(node(c, rows)) else layout)
     case e: EvalPythonExec if Fingerprint.rowByRow(e) => node(e, rows)
-    case _: EvalPythonExec | _: MapInPandasExec | _: MapInArrowExec | _: SampleExec => node(p, layout)
-    case _: FlatMapGroupsInPandasExec | _: FlatMapGroupsInArrowExec | _: FlatMapCoGroupsInPandasExec |
-        _: ArrowAggregatePythonExec | _: ArrowWindowPythonExec => node(p, rows)
+    case _: EvalPythonExec | _: SampleExec => node(p, layout)
+    case _: MapInPandasExec | _: MapInArrowExec => names(p) + node(p, layout)
+    case _: FlatMapGroupsInPandasExec | _: FlatMapGroupsInArrowExec | _: FlatMapCoGroupsInPandasExec => names(p) + node(p, rows)
+    case _: ArrowAggregatePythonExec => node(p, rows)
     case leaf if leaf.children.isEmpty => source(leaf)
     case other => throw new Refused(s"the operator ${other.nodeName}")
   }
@@ -143,13 +144,21 @@ class Fingerprint(session: SparkSession) extends Encoding {
     case _: ProjectExec | _: FilterExec | _: ExpandExec | _: GenerateExec | _: SortExec | _: SampleExec |
         _: LocalLimitExec | _: CoalesceExec => node(p, layout)
     case e: EvalPythonExec => node(e, layout)
-    case _: MapInPandasExec | _: MapInArrowExec => node(p, layout)
+    case _: MapInPandasExec | _: MapInArrowExec => names(p) + node(p, layout)
     case _: InMemoryTableScanExec | _: TableCacheQueryStageExec => throw new Refused("an operator that depends on row order above a cached table")
     case leaf if leaf.children.isEmpty =>
       val switches = leaf.productIterator.collect { case b: Boolean => b }
-      source(leaf) + switches.mkString(",") + conf.filesMinPartitionNum.getOrElse(session.leafNodeDefaultParallelism)
+      val order = leaf match { case f: FileSourceScanExec => listed(f).flatMap(_.files).map(s => q(s.getPath.toString)).mkString; case _ => "" }
+      source(leaf) + sha(order) + switches.mkString(",") + conf.filesMinPartitionNum.getOrElse(session.leafNodeDefaultParallelism)
     case other => throw new Refused(s"an operator that depends on row order above ${other.nodeName}")
   }))
+
+  /** A Python function of whole frames sees its columns' names. */
+  private def names(p: SparkPlan): String = all(p.children.map(_.output.map(_.name)))
+
+  /** Whether a window's values depend on the order of rows that its keys leave open. */
+  private def ordered(values: Seq[NamedExpression], partition: Seq[Expression], order: Seq[SortOrder], child: SparkPlan): Boolean =
+    LayoutSensitive.window(values) && !total(partition ++ order.map(_.child), child)
 
   private def node(p: SparkPlan, input: SparkPlan => String): String = {
     val children = p.children
@@ -181,15 +190,14 @@ class Fingerprint(session: SparkSession) extends Encoding {
     case other => throw new Refused(s"the source ${other.nodeName}, which has no version")
   }
 
-  /** The files as this plan's own listing has them: an index shared by two reads may have been listed anew in between. */
+  private def listed(f: FileSourceScanExec): Seq[PartitionDirectory] =
+    f.getTagValue(Fingerprint.Listing).orElse(Fingerprint.listing(f)).getOrElse(
+      throw new Refused(s"files listed by ${f.relation.location.getClass.getSimpleName}, which has no version"))
+
   private def files(f: FileSourceScanExec): String = {
     val relation = f.relation
     val (dynamic, static) = f.partitionFilters.partition(_.exists(_.isInstanceOf[PlanExpression[_]]))
-    val listing = relation.location match {
-      case i @ (_: InMemoryFileIndex | _: CatalogFileIndex) => i.listFiles(static, Nil)
-      case other => throw new Refused(s"files listed by ${other.getClass.getSimpleName}, which has no version")
-    }
-    val read = listing.flatMap(_.files).map(s => s"${s.getPath}|${s.getLen}|${s.getModificationTime}").sorted
+    val read = listed(f).flatMap(_.files).map(s => s"${s.getPath}|${s.getLen}|${s.getModificationTime}").sorted
     val columns = (f.dataFilters ++ f.partitionFilters).flatMap(_.references) ++ f.output
     val conditions = within(columns.map(a => a.exprId -> s"column ${a.name}").toMap) {
       all(f.output) + unordered(static) + unordered(dynamic) + unordered(f.dataFilters)
@@ -210,8 +218,8 @@ class Fingerprint(session: SparkSession) extends Encoding {
 }
 
 object Fingerprint {
-  /** An exchange as it was planned, with its fingerprint once somebody has asked for it. */
-  class Planned(val exchange: Exchange) {
+  /** An exchange as it was planned, and under which settings, with its fingerprint once somebody has asked for it. */
+  private class Planned(val exchange: Exchange, val settings: String) {
     @volatile var print: Either[String, String] = _
   }
 
@@ -221,15 +229,31 @@ object Fingerprint {
    * A stage's exchange is a copy whose input was optimized for its run, by rules that look at the cluster.
    * What it stands for is the exchange as it was planned, which the copy remembers.
    */
-  def remember(plan: SparkPlan): Unit = plan.foreach { case e: Exchange => e.setTagValue(Original, new Planned(e)); case _ => }
-
-  private def planned(e: Exchange): Planned = e match {
-    case s: StoredShuffleExec => planned(s.replaced)
-    case b: StoredBroadcastExec => planned(b.replaced)
-    case other => other.getTagValue(Original).getOrElse(new Planned(other))
+  def remember(plan: SparkPlan, session: SparkSession): Unit = {
+    lazy val settings = rowRelevant(session.sessionState.conf)
+    plan.foreach {
+      case e: Exchange => e.setTagValue(Original, new Planned(e, settings))
+      case f: FileSourceScanExec => listing(f).foreach(f.setTagValue(Listing, _))
+      case _ =>
+    }
   }
 
-  def original(e: Exchange): Exchange = planned(e).exchange
+  /** The files as they are listed when the query is planned: an index may be listed anew while it runs. */
+  private val Listing = TreeNodeTag[Seq[PartitionDirectory]]("godwit.listing")
+
+  private def listing(f: FileSourceScanExec): Option[Seq[PartitionDirectory]] = f.relation.location match {
+    case i @ (_: InMemoryFileIndex | _: CatalogFileIndex) =>
+      Some(i.listFiles(f.partitionFilters.filterNot(_.exists(_.isInstanceOf[PlanExpression[_]])), Nil))
+    case _ => None
+  }
+
+  private def planned(e: Exchange): Option[Planned] = e match {
+    case s: StoredShuffleExec => planned(s.replaced)
+    case b: StoredBroadcastExec => planned(b.replaced)
+    case other => other.getTagValue(Original)
+  }
+
+  def original(e: Exchange): Exchange = planned(e).fold(e)(_.exchange)
 
   /** Settings that cannot change a row. Any other difference between two drivers is a miss. */
   private val rowNeutral = Seq(
@@ -256,8 +280,7 @@ private[godwit] object LayoutSensitive {
     case _ => false
   }
 
-  /** A file's name belongs to the row; all else that is non-deterministic belongs to the place of the row. */
-  def within(e: Expression): Boolean = e.exists(x => knows(x) && !x.isInstanceOf[InputFileName])
+  def within(e: Expression): Boolean = e.exists(knows)
 
   def aggregates(es: Seq[AggregateExpression]): Boolean = es.exists(e => !insensitive(e.aggregateFunction))
 
@@ -278,7 +301,7 @@ private[godwit] object LayoutSensitive {
     case (_: Rank | _: DenseRank | _: PercentRank | _: CumeDist, _) => true
     case (AggregateExpression(f, _, _, _, _), SpecifiedWindowFrame(kind, lower, upper)) if insensitive(f) =>
       kind == RangeFrame || (lower == UnboundedPreceding && upper == UnboundedFollowing)
-    case (_: PythonUDAF, SpecifiedWindowFrame(_, UnboundedPreceding, UnboundedFollowing)) => true
+    case (_: PythonUDAF | AggregateExpression(_: PythonUDAF, _, _, _, _), SpecifiedWindowFrame(_, UnboundedPreceding, UnboundedFollowing)) => true
     case _ => false
   }
 }

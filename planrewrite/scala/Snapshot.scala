@@ -34,7 +34,7 @@ case class PipelineView(id: String, kind: String, state: String, fingerprint: Ei
  * that are no stage yet the waiting ones. Everything is looked at, nothing is touched: asking an exchange for
  * a lazy value would start it.
  */
-class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: Int => Long) {
+class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: Watch) {
   private var prints = new Fingerprint(session)
   private val seen = new IdentityHashMap[AnyRef, String]
   private val adaptives = new IdentityHashMap[AnyRef, AnyRef]
@@ -49,9 +49,10 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: I
     (found.toSeq :+ answer).map(p => p.copy(inInitialPlan = p.inInitialPlan || p.fingerprint.exists(initial.contains)))
   }
 
-  def resultRunning: Boolean = plan match {
-    case a: AdaptiveSparkPlanExec => a.executedPlan.isInstanceOf[ResultQueryStageExec]
-    case _ => adaptives.isEmpty
+  /** A command stays at the root, above what is adaptive. Where nothing is, nothing tells, and the answer counts as under way. */
+  def resultRunning: Boolean = {
+    val command = plan match { case c: CommandResultExec => c.commandPhysicalPlan; case other => other }
+    command.collectFirst { case a: AdaptiveSparkPlanExec => a.isFinalPlan || a.executedPlan.isInstanceOf[ResultQueryStageExec] }.getOrElse(true)
   }
 
   private def visit(p: SparkPlan, reads: mutable.Set[String]): Unit = p match {
@@ -97,22 +98,29 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, runMs: I
     }
   }
 
-  /** Its fingerprint, and whether its rows are in the store and were not lost since. */
+  /** Its fingerprint, and whether its rows are in the store. */
   private def known(e: Exchange): (Either[String, String], Boolean) = e match {
-    case s: StoredShuffleExec => (Right(s.fragment.fingerprint), Fragments.get(s.fragment.fingerprint).isDefined)
-    case b: StoredBroadcastExec => (Right(b.fragment.fingerprint), Fragments.get(b.fragment.fingerprint).isDefined)
+    case s: StoredShuffleExec => kept(s.fragment)
+    case b: StoredBroadcastExec => kept(b.fragment)
     case _ => (prints.exchange(e), false)
   }
+
+  private def kept(f: Fragment): (Either[String, String], Boolean) =
+    if (Fragments.get(f.fingerprint).isDefined) (Right(f.fingerprint), true) else (Left("its stored rows were lost, and computed again"), false)
 
   private def shuffle(id: String, s: ShuffleQueryStageExec): PipelineView = {
     val statistics = Snapshot.statistics(s)
     val runtime = statistics.map(_ => s.getRuntimeStatistics)
     val (print, stored) = known(s.shuffle)
-    val shuffleId = statistics.flatMap(Option(_)).map(_.shuffleId)
-    val tasks = s.shuffle match { case e: ShuffleExchangeExec if statistics.isDefined => e.inputRDD.getNumPartitions; case _ => 0 }
+    // Once its job is submitted it has an id; before that, asking would make one.
+    val shuffleId = s.shuffle match {
+      case e: ShuffleExchangeExec if e.futureAction.get().isDefined || s.isMaterialized => Some(e.shuffleId)
+      case _ => None
+    }
+    val (tasksDone, tasks) = shuffleId.map(watch.tasks).getOrElse((0, 0))
     PipelineView(id, "shuffle", if (statistics.isDefined) "finished" else "running", print, inInitialPlan = stored, stored,
-      statistics.flatMap(Option(_)).map(_.bytesByPartitionId.sum).getOrElse(0L), runtime.flatMap(_.rowCount).map(_.toLong), tasks, tasks,
-      shuffleId.map(runMs).getOrElse(0L), s.shuffle.simpleString(8), standsFor(s), s.shuffle.outputPartitioning.numPartitions, Some(s), empty)
+      statistics.flatMap(Option(_)).map(_.bytesByPartitionId.sum).getOrElse(0L), runtime.flatMap(_.rowCount).map(_.toLong), tasksDone, tasks,
+      shuffleId.map(watch.runMs).getOrElse(0L), s.shuffle.simpleString(8), standsFor(s), s.shuffle.outputPartitioning.numPartitions, Some(s), empty)
   }
 
   private def broadcast(id: String, b: BroadcastQueryStageExec): PipelineView = {

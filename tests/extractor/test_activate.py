@@ -47,7 +47,6 @@ def test_a_job_and_a_store_are_all_that_is_needed() -> None:
         job="etl",
         store_uri="file:///s",
         stop_after_stages=None,
-        standby=False,
         grace_seconds=30.0,
         bind="127.0.0.1",
     )
@@ -199,7 +198,7 @@ def test_spark_connect_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_godwit_needs_is_added_to_what_the_program_says() -> None:
-    given = {"spark.sql.extensions": "io.delta.Delta", "spark.jars": "/a.jar", "spark.scheduler.mode": "FIFO"}
+    given = {"spark.sql.extensions": "io.delta.Delta", "spark.jars": "/a.jar"}
     assert sparkconf.additions(given, "/godwit.jar", {"spark.sql.pinned": "2"}) == {
         "spark.sql.extensions": f"io.delta.Delta,{sparkconf.EXTENSIONS}",
         "spark.jars": "/a.jar,/godwit.jar",
@@ -212,7 +211,6 @@ def test_a_conf_that_is_completed_twice_stays_the_same() -> None:
     once = sparkconf.additions({}, "/godwit.jar", {})
     twice = sparkconf.additions(once, "/godwit.jar", {})
     assert {**once, **twice} == once
-    assert once["spark.scheduler.mode"] == "FAIR"
 
 
 def test_what_the_program_says_wins_over_the_driver_before() -> None:
@@ -595,7 +593,7 @@ class Elsewhere:
 
 
 def awaited(job: JobFolder, program: Path) -> standby.Awaited:
-    found = standby.find(task(job, standby=True), [str(program)])
+    found = standby.find(task(job), [str(program)])
     assert found is not None
     return found
 

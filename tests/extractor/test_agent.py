@@ -271,6 +271,47 @@ def test_a_write_that_is_producing_its_output_is_not_moved(staged: Staged) -> No
     assert stage.machine.waited_ms == 0
 
 
+def test_a_write_that_passed_the_gate_before_it_closed_is_not_moved(staged: Staged) -> None:
+    """Its stages are done, its output has not begun, and nothing holds it."""
+    loose = replace(query(pipeline("a"), result("r", "a")), write=True, parked=False)
+    stage = staged(graph_of(loose))
+    told = stage.move()
+    assert (told["exit_code"], stage.job.committed()) == (MoveRefused.exit_code, None)
+    assert "about to write" in told["error"]
+    assert stage.machine.gate_is_open
+
+
+def test_a_write_that_waits_for_its_stages_is_moved_without_being_parked(staged: Staged) -> None:
+    waiting = query(pipeline("a"), pipeline("b", "a", "running"), result("r", "b"))
+    stage = staged(graph_of(replace(waiting, write=True, parked=False)))
+    stage.move(replace(SOON, drain=False))
+    assert stage.left_with == [75]
+
+
+def test_whoever_cannot_be_told_does_not_keep_a_committed_job_here(staged: Staged) -> None:
+    stage = staged(running())
+
+    def deaf(event: Event) -> None:
+        if event["phase"] == "committed":
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        stage.agent.move(SOON, deaf)
+    assert stage.left_with == [75]
+    assert not stage.machine.gate_is_open
+
+
+def test_whoever_cannot_be_told_of_a_failure_does_not_block_the_next_move(staged: Staged) -> None:
+    stage = staged(running())
+
+    def deaf(event: Event) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        stage.agent.move(SOON, deaf)
+    assert stage.move()["phase"] == "left"
+
+
 def test_a_write_that_has_not_begun_its_output_is_moved(staged: Staged) -> None:
     stage = staged(graph_of(replace(query(pipeline("a"), result("r", "a")), write=True)))
     assert stage.move()["phase"] == "left"

@@ -30,7 +30,7 @@ programs = st.builds(
 fragments = st.builds(
     Fragment,
     fingerprint=st.sampled_from(["0", "00ff"]),
-    kind=st.sampled_from([Kind.SHUFFLE, Kind.BROADCAST, Kind.CACHE]),
+    kind=st.sampled_from([Kind.SHUFFLE, Kind.BROADCAST]),
     label=texts,
     bytes=sizes,
     rows=st.none() | sizes,

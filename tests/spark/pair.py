@@ -5,8 +5,10 @@ process they were stored by. So a query is stopped, its state is written, it goe
 state is loaded and the query is planned again, as the next driver would. All of it is the real thing.
 """
 
+import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -237,3 +239,23 @@ def compiled(source: str, jar: Path) -> Path:
     compiler = ["java", "-Xss8m", "-cp", f"{jars}/*", "scala.tools.nsc.Main", "-usejavacp"]
     subprocess.run([*compiler, "-d", str(jar), str(text)], check=True)
     return jar
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def holder(folder: Path) -> Callable[[int], int]:
+    """A function of the executors that waits for a file `go`, and says by another that it waits."""
+    go, held = str(folder / "go"), str(folder / "held")
+
+    def wait(value: int) -> int:
+        open(held, "w").close()
+        while not os.path.exists(go):
+            time.sleep(0.02)
+        return value
+
+    return wait

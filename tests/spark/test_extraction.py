@@ -1,6 +1,5 @@
 """State must get out of a program that holds every core, and of exchanges of millions of blocks."""
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +10,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from tests.spark.pair import PATIENCE_SECONDS, Driver, Running, chosen, driver, finished
+from tests.spark.pair import (
+    PATIENCE_SECONDS,
+    Driver,
+    Running,
+    chosen,
+    driver,
+    finished,
+    holder,
+    wait_until,
+)
 
 EXTRACT_MS = 30_000
 HEAP_GROWTH_BYTES = 50_000_000
@@ -25,26 +33,6 @@ Result = TypeVar("Result")
 def source() -> Iterator[Driver]:
     with driver(cores=2, **{"spark.sql.autoBroadcastJoinThreshold": "-1"}) as made:
         yield made
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def holder(folder: Path) -> Callable[[int], int]:
-    """A function of the executors that waits for a file `go`, and says by another that it waits."""
-    go, held = str(folder / "go"), str(folder / "held")
-
-    def wait(value: int) -> int:
-        open(held, "w").close()
-        while not os.path.exists(go):
-            time.sleep(0.02)
-        return value
-
-    return wait
 
 
 def test_a_broadcast_that_ends_after_its_query_was_parked_is_state(source: Driver, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
@@ -93,6 +94,33 @@ def in_python(step: Callable[[int], int]) -> Query:
 
 def limited(rows: int) -> Query:
     return over(lambda t: t.select("g", "id").orderBy("id", "g").limit(rows).repartition(2))
+
+
+def first_column(frame: pandas.DataFrame) -> pandas.DataFrame:
+    return pandas.DataFrame({"n": frame["a"]})
+
+
+def named_in_pandas(a: str, b: str) -> Query:
+    columns = ("g", f"{a} AS a", f"{b} AS b")
+    return over(
+        lambda t: t.selectExpr(*columns).groupBy("g").applyInPandas(first_column, "n long").distinct()
+    )
+
+
+def average(values: pandas.Series) -> float:
+    return float(values.mean())
+
+
+def pandas_window(first: int, last: int) -> Query:
+    """All columns are keys: no two rows are in each other's place."""
+
+    def query(spark: SparkSession, folder: str) -> DataFrame:
+        mean = sf.pandas_udf(average, "double")
+        frame = Window.partitionBy("g").orderBy("id", "v").rowsBetween(first, last)
+        columns = a(spark, folder).select("g", "id", "v")
+        return columns.select(mean("v").over(frame).alias("n")).distinct()
+
+    return query
 
 
 SUMS = filtered("v > 5")
@@ -229,6 +257,16 @@ PAIRS = {
         over(lambda t: t.select("v").orderBy(sf.asc_nulls_first("v"))),
         over(lambda t: t.select("v").orderBy(sf.asc_nulls_last("v"))),
     ),
+    "random number behind a condition": Pair(
+        over(lambda t: t.where("v > 5 AND rand(1) < 0.5").groupBy("g").count()),
+        over(lambda t: t.where("rand(1) < 0.5 AND v > 5").groupBy("g").count()),
+    ),
+    "file name above a shuffle": Pair(
+        over(lambda t: t.select("g", sf.input_file_name().alias("f")).groupBy("f").count()),
+        over(lambda t: t.repartition(8).select("g", sf.input_file_name().alias("f")).groupBy("f").count()),
+    ),
+    "columns' names under pandas": Pair(named_in_pandas("v", "w"), named_in_pandas("w", "v")),
+    "frame of a pandas window": Pair(pandas_window(-1, 0), pandas_window(-2, 0)),
     "UDF code": Pair(in_python(lambda n: n + 1), in_python(lambda n: n + 2)),
     "ANSI mode": Pair(SUMS, SUMS, ("spark.sql.ansi.enabled", "false")),
     "timezone": Pair(SUMS, SUMS, ("spark.sql.session.timeZone", "Asia/Kathmandu")),
@@ -305,7 +343,7 @@ def test_all_queries_have_the_same_fingerprints_in_another_jvm(here: Driver, fol
     assert child.returncode == 0, child.stderr
     told = {line.split("|")[1]: line.split("|")[2:] for line in child.stdout.splitlines() if "|" in line}
     for name, pair in PAIRS.items():
-        if "UDF" not in name and "Pandas" not in name:  # these differ with their module's name
+        if "UDF" not in name and "andas" not in name:  # these differ with their module's name
             assert here.prints(pair.one(here.spark, str(folder))) == told[name], name
     here.spark.catalog.clearCache()
 
