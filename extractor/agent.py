@@ -28,8 +28,8 @@ from godwit.extractor.manifest import Fragment, Manifest
 from godwit.planrewrite.select import StateSelection, select
 from godwit.planrewrite.stagegraph import SnapshotError, StageGraph
 
-NOTICE_WAIT_MS = 10_000
-"""One call into the JVM this often is all that the agent costs while nothing happens."""
+NOTICE_WAIT_MS = 2_000
+"""A look at the queries this often, of a few milliseconds, is all that the agent costs until a notice."""
 
 DRAIN_LOOK_MS = 500
 """How late a drain hears that its deadline has been moved forward."""
@@ -76,6 +76,8 @@ class Agent:
         while True:
             try:
                 notice = self._jvm.await_notice(NOTICE_WAIT_MS)
+                if notice is None:
+                    self._rehearse()
             except JvmGone:
                 return  # the program's next call into Spark will say so
             # A signal to a whole process group arrives twice.
@@ -83,6 +85,11 @@ class Agent:
                 with suppress(MoveUnderWay):
                     self.move(order_for(notice), tell=lambda event: None)
                 settled_at_ms = self._clock() * 1000
+
+    def _rehearse(self) -> None:
+        """What has been looked at once is quick to look at again, when there is a hurry."""
+        with suppress(MoveFailed):  # a move will meet it too, and tell
+            self._jvm.snapshot()
 
     def move(self, order: Order, tell: Tell) -> None:
         """Moves the job out, telling each step: the last is "left", or "failed" and the program goes on."""

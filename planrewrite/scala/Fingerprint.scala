@@ -83,16 +83,26 @@ class Fingerprint(session: SparkSession) extends Encoding {
     val p = solid(plan)
     val known = rowsMemo.get(p)
     val result = if (known != null) known else {
-      val fresh = try Right(sha(rows0(p))) catch { case r: Refused => Left(r.getMessage) }
+      val fresh = p match { case e: Exchange => beneath(e); case _ => digest(p) }
       rowsMemo.put(p, fresh)
       fresh
     }
     result.fold(why => throw new Refused(why), identity)
   }
 
-  /** The first operator from here that can change the set of rows. */
+  private def digest(p: SparkPlan): Either[String, String] = try Right(sha(rows0(p))) catch { case r: Refused => Left(r.getMessage) }
+
+  /** An exchange has the rows of its input. It outlives the plan around it, which AQE makes anew again and again. */
+  private def beneath(e: Exchange): Either[String, String] = {
+    def read(exchange: Exchange) = try Right(rows(exchange.children.head)) catch { case r: Refused => Left(r.getMessage) }
+    Fingerprint.planned(e).fold[Either[String, String]](read(e)) { planned =>
+      if (planned.rows == null) planned.rows = read(planned.exchange)
+      planned.rows
+    }
+  }
+
+  /** The first operator from here that can change the set of rows, or an exchange. */
   private def solid(p: SparkPlan): SparkPlan = p match {
-    case e: Exchange => solid(Fingerprint.original(e).children.head)
     case s: ExchangeQueryStageExec => solid(s.plan)
     case r: ReusedExchangeExec => solid(r.child)
     case t: TableCacheQueryStageExec => solid(t.plan)
@@ -218,9 +228,10 @@ class Fingerprint(session: SparkSession) extends Encoding {
 }
 
 object Fingerprint {
-  /** An exchange as it was planned, and under which settings, with its fingerprint once somebody has asked for it. */
+  /** An exchange as it was planned, and under which settings, with its digests once somebody has asked for them. */
   private class Planned(val exchange: Exchange, val settings: String) {
     @volatile var print: Either[String, String] = _
+    @volatile var rows: Either[String, String] = _
   }
 
   private val Original = TreeNodeTag[Planned]("godwit.original")
@@ -252,8 +263,6 @@ object Fingerprint {
     case b: StoredBroadcastExec => planned(b.replaced)
     case other => other.getTagValue(Original)
   }
-
-  def original(e: Exchange): Exchange = planned(e).fold(e)(_.exchange)
 
   /** Settings that cannot change a row. Any other difference between two drivers is a miss. */
   private val rowNeutral = Seq(

@@ -546,6 +546,21 @@ def test_the_agent_acts_on_a_notice_until_the_jvm_is_gone(staged: Staged) -> Non
     assert stage.left_with == [75]
 
 
+def test_while_nothing_happens_the_agent_looks_so_that_a_move_finds_all_prepared(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("godwit.extractor.agent.NOTICE_WAIT_MS", 1)
+    stage = staged(running())
+
+    def look() -> str:
+        stage.machine.notices.put(None)
+        raise MoveFailed("Spark is busy with something else")
+
+    stage.machine.snapshot = look  # type: ignore[method-assign]
+    stage.agent.serve()
+    assert stage.machine.gate_is_open
+
+
 def test_a_notice_that_arrives_twice_is_served_once(staged: Staged) -> None:
     stage = staged(replace(running(), side_effects=("execution 3 wrote file:/x",)))
     pictures: list[str] = []

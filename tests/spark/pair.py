@@ -241,8 +241,8 @@ def compiled(source: str, jar: Path) -> Path:
     return jar
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+def wait_until(true: Callable[[], bool], patience_seconds: float = PATIENCE_SECONDS) -> None:
+    deadline = time.monotonic() + patience_seconds
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -30,16 +30,22 @@ Result = TypeVar("Result")
 
 
 @pytest.fixture(scope="module")
-def source() -> Iterator[Driver]:
+def one_driver() -> Iterator[Driver]:
     with driver(cores=2, **{"spark.sql.autoBroadcastJoinThreshold": "-1"}) as made:
         yield made
 
 
+@pytest.fixture
+def source(one_driver: Driver) -> Driver:
+    one_driver.clean()
+    return one_driver
+
+
 def test_a_broadcast_that_ends_after_its_query_was_parked_is_state(source: Driver, tmp_path: Path) -> None:
     slow = source.spark.range(0, 100, 1, 1).select(sf.udf(holder(tmp_path), "long")("id").alias("k"))
-    sums = source.spark.range(0, 1000, 1, 1).groupBy((sf.col("id") % 100).alias("k")).count()
-    query = Running(sums.join(sf.broadcast(slow), "k").agg(sf.sum("k"), sf.sum("count")).collect)
+    sums = source.spark.range(0, 1000, 1, 2).groupBy((sf.col("id") % 100).alias("k")).count()
     source.stop_after(1)
+    query = Running(sums.join(sf.broadcast(slow), "k").agg(sf.sum("k"), sf.sum("count")).collect)
     try:
         wait_until(lambda: source.jvm.await_notice(50) is not None)
         assert (tmp_path / "held").exists()
@@ -113,8 +119,7 @@ def test_four_million_blocks_take_little_of_the_heap_at_either_end(source: Drive
     heap = Heap(source.spark)
     source.stop_after(1)
     query = Running(sums().collect)
-    while source.jvm.await_notice(1000) is None:
-        assert not query.ended
+    wait_until(lambda: source.jvm.await_notice(1000) is not None, 5 * PATIENCE_SECONDS)
     graph = source.graph()
     growth_bytes, capture = heap.growth_of(
         lambda: source.extracted(graph, tmp_path, chosen(graph), 10 * EXTRACT_MS)
