@@ -31,6 +31,7 @@ facts = spark.read.parquet(here + "/facts")
 
 
 def held(value):
+    open(here + "/held", "w").close()
     while not os.path.exists(here + "/go"):
         time.sleep(0.02)
     return value
@@ -66,12 +67,14 @@ class Cluster:
 
     def executors(self) -> list[int]:
         """The processes that these workers started, and no other on the machine."""
-        listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
+        listed = subprocess.run(
+            ["ps", "-ewwo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+        )
         found = [line.split(maxsplit=2) for line in listed.stdout.splitlines()]
         return [
             int(pid)
-            for pid, parent, command in found
-            if int(parent) in self.workers and "CoarseGrainedExecutorBackend" in command
+            for pid, parent, words in found
+            if int(parent) in self.workers and "CoarseGrainedExecutorBackend" in words
         ]
 
 
@@ -158,7 +161,7 @@ def test_an_executor_that_dies_during_the_extraction_costs_no_row(desk: Desk, cl
     process = desk.start("one")
     try:
         wait_until(lambda: len(cluster.executors()) == 2, "two executors")
-        wait_until(lambda: desk.job.running() is not None, "the driver's endpoint")
+        wait_until((desk.folder / "held").exists, "the first stage")
         running = desk.job.running()
         assert running is not None
         phases = []
