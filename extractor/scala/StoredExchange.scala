@@ -7,7 +7,8 @@ import org.apache.spark._
 import org.apache.spark.broadcast.Broadcast
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.Attribute
+import org.apache.spark.sql.catalyst.expressions.{Attribute, Expression}
+import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
 import org.apache.spark.sql.catalyst.plans.QueryPlan
 import org.apache.spark.sql.catalyst.plans.logical.Statistics
 import org.apache.spark.sql.catalyst.plans.physical._
@@ -94,8 +95,13 @@ object StoredShuffleExec {
     case r: ReusedExchangeExec => repeatable(r.child)
     case _: FlatMapGroupsInPandasExec | _: FlatMapGroupsInArrowExec | _: FlatMapCoGroupsInPandasExec | _: ArrowAggregatePythonExec |
         _: ArrowWindowPythonExec => false
-    case _: BaseAggregateExec | _: WindowExec if p.expressions.exists(_.exists(_.dataType.existsRecursively(floating))) => false
+    case _: BaseAggregateExec | _: WindowExec if p.expressions.exists(_.exists(adds)) => false
     case other => (other.children ++ other.subqueries).forall(repeatable)
+  }
+
+  private def adds(e: Expression): Boolean = e match {
+    case f: AggregateFunction => (f +: f.children).exists(_.dataType.existsRecursively(floating))
+    case _ => false
   }
 
   private def floating(t: DataType): Boolean = t == DoubleType || t == FloatType

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from godwit.extractor.manifest import Manifest
+from godwit.extractor.manifest import Fragment, Manifest
 from godwit.planrewrite.stagegraph import Kind, Pipeline, StageGraph
 
 STAGES = (Kind.SHUFFLE, Kind.BROADCAST, Kind.CACHE)
@@ -23,7 +23,7 @@ class Recomputed:
     kind: Kind
     run_ms: int
     reason: str
-    stored: bool  # and yet not read
+    missed: bool  # stored, in the plan from its start, and yet not read
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,7 @@ def account(
     finished = [each for each in graph.pipelines.values() if each.finished and each.kind in STAGES]
     read = {each.pipeline for each in stored.fragments if each.fingerprint in {*used} - {*fallbacks}}
     skipped = {each.pipeline_id: each.reason for each in stored.selection.skipped}
-    missed = {
-        each.pipeline: fallbacks.get(each.fingerprint, "stored, but not found on the target")
-        for each in stored.fragments
-    }
+    missed = {each.pipeline: why_missed(graph, each, fallbacks) for each in stored.fragments}
     follows = {each.id for each in still_to_run(graph, read)}
     again = [each for each in finished if each.id in follows or each.fingerprint in ran]
 
@@ -69,11 +66,18 @@ def account(
                 each.kind,
                 each.run_ms,
                 reason(each.id),
-                each.id in missed,
+                each.id in missed and each.in_initial_plan,
             )
             for each in again
         ),
     )
+
+
+def why_missed(graph: StageGraph, stored: Fragment, fallbacks: Mapping[str, str]) -> str:
+    """What AQE made on the way depends on what it knew by then; the target knows more, from the start."""
+    made_on_the_way = not graph.pipelines[stored.pipeline].in_initial_plan
+    usual = "stored, but AQE chose otherwise" if made_on_the_way else "stored, but not found on the target"
+    return fallbacks.get(stored.fingerprint, usual)
 
 
 def still_to_run(graph: StageGraph, read: Collection[str]) -> Iterator[Pipeline]:

@@ -101,7 +101,7 @@ class Proof:
             f"{self.name} at point {point.number}: {each.pipeline} ({each.kind}) {each.reason}"
             for point in self.points
             for each in point.account.recomputed
-            if each.stored
+            if each.missed
         ]
 
     @property

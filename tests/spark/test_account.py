@@ -62,3 +62,9 @@ def test_a_finished_stage_that_the_target_ran_is_found_even_where_the_graph_does
     assert [(each.pipeline, each.reason) for each in found.recomputed] == [
         ("scan", "ran on the target all the same")
     ]
+
+
+def test_what_aqe_made_on_the_way_may_be_planned_otherwise_and_is_not_missed() -> None:
+    made = graph(pipeline("low"), pipeline("side", "low", in_initial_plan=False), result("r", "side"))
+    (again,) = account(stored(made, "low side"), ["flow"], {}, ran=[]).recomputed
+    assert (again.pipeline, again.reason, again.missed) == ("side", "stored, but AQE chose otherwise", False)
