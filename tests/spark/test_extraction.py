@@ -48,7 +48,7 @@ def test_a_broadcast_that_ends_after_its_query_was_parked_is_state(source: Drive
     query = Running(sums.join(sf.broadcast(slow), "k").agg(sf.sum("k"), sf.sum("count")).collect)
     try:
         wait_until(lambda: source.jvm.await_notice(50) is not None)
-        assert (tmp_path / "held").exists()
+        wait_until((tmp_path / "held").exists)
         (tmp_path / "go").touch()
         wait_until(lambda: len(finished("shuffle", "broadcast")(source.graph())) == 2)
         graph = source.graph()
