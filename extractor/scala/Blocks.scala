@@ -14,9 +14,9 @@ class BlockLost(message: String, cause: Throwable = null) extends IOException(me
 
 /**
  * The format of a block file. Raw shuffle blocks as the executors hold them (compressed, serialized), one
- * section per reduce partition, then an index per section, then a directory of the sections:
+ * section per reduce partition, each followed by its index, then a directory of the sections:
  *
- *   block block ... | index of section 0 | index of section 1 | ... | directory
+ *   block block ... index | block block ... index | ... | directory
  *   index entry:     map index (4), length (8), CRC-32C of each frame (4 each)
  *   directory entry: data offset (8), data length (8), index offset (8), index length (4), index CRC (4)
  *
@@ -44,9 +44,8 @@ object Blocks {
 class BlockWriter(out: FSDataOutputStream) {
   import Blocks._
   private val buffer = new Array[Byte](FrameBytes)
-  private val indexes = mutable.ArrayBuffer[Array[Byte]]()
-  private val starts = mutable.ArrayBuffer[Long]()
-  private val lengths = mutable.ArrayBuffer[Long]()
+  private val directory = new ByteArrayOutputStream
+  private val sections = new DataOutputStream(directory)
   private var position = 0L
 
   /** The blocks of one reduce partition, by the mappers that wrote them. */
@@ -59,10 +58,15 @@ class BlockWriter(out: FSDataOutputStream) {
 
   private def entries(write: DataOutputStream => Unit): Unit = {
     val index = new ByteArrayOutputStream
-    starts += position
+    val start = position
     write(new DataOutputStream(index))
-    lengths += position - starts.last
-    indexes += index.toByteArray
+    sections.writeLong(start)
+    sections.writeLong(position - start)
+    sections.writeLong(position)
+    sections.writeInt(index.size)
+    sections.writeInt(crc(index.toByteArray, 0, index.size))
+    out.write(index.toByteArray)
+    position += index.size
   }
 
   private def block(map: Int, index: DataOutputStream)(content: Frames => Unit): Unit = {
@@ -115,15 +119,8 @@ class BlockWriter(out: FSDataOutputStream) {
 
   /** The directory's offset, length and checksum. */
   def finish(): (Long, Int, Int) = {
-    val directory = ByteBuffer.allocate(DirectoryEntryBytes * indexes.size)
-    indexes.indices.foreach { i =>
-      directory.putLong(starts(i)).putLong(lengths(i)).putLong(position)
-      directory.putInt(indexes(i).length).putInt(crc(indexes(i), 0, indexes(i).length))
-      out.write(indexes(i))
-      position += indexes(i).length
-    }
-    out.write(directory.array)
-    (position, directory.capacity, crc(directory.array, 0, directory.capacity))
+    out.write(directory.toByteArray)
+    (position, directory.size, crc(directory.toByteArray, 0, directory.size))
   }
 }
 
