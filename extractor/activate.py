@@ -132,7 +132,8 @@ _activation: Activation | None = None
 
 
 def is_no_program(command: Sequence[str]) -> bool:
-    return any(os.path.basename(word) in NO_PROGRAMS for word in command[1:3])
+    program = command[2:3] if command[1:2] == ["-m"] else command[1:2]
+    return any(os.path.basename(word) in NO_PROGRAMS for word in program)
 
 
 def forget_task() -> None:

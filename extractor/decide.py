@@ -35,12 +35,14 @@ def refusal(graph: StageGraph) -> str | None:
 
 def last_refusal(graph: StageGraph) -> str | None:
     """Why nothing may be committed at this very moment: a write that passed the gate just before it closed,
-    and has not begun its output yet, is held by nothing. By now any other is parked, or waits for stages.
+    and has not begun its output yet, is held by nothing. By now any other is parked, or waits for stages. A
+    subquery does not hold it: the output itself is what waits for that.
     """
     for query in graph.queries:
         (answer,) = (each for each in query.pipelines if each.kind is Kind.RESULT)
-        held = query.parked or any(not graph.pipelines[each].finished for each in answer.depends_on)
-        if query.write and not held:
+        read = [graph.pipelines[each] for each in answer.depends_on]
+        waits = any(not each.finished for each in read if each.kind is not Kind.SUBQUERY)
+        if query.write and not query.parked and not waits:
             return f"the program is about to write: {query.description}"
     return None
 

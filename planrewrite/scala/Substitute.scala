@@ -19,8 +19,10 @@ import org.apache.spark.sql.execution.exchange._
 case class Substitute(session: SparkSession) extends Rule[SparkPlan] with Logging {
 
   override def apply(plan: SparkPlan): SparkPlan = {
-    Fingerprint.remember(plan, session)
-    if (Fragments.isEmpty) plan else try replace(plan, new Fingerprint(session)) catch {
+    try {
+      Fingerprint.remember(plan, session)
+      if (Fragments.isEmpty) plan else replace(plan, new Fingerprint(session))
+    } catch {
       case NonFatal(e) =>
         logWarning("godwit: the stored state is not used for this plan, it is computed from source", e)
         plan

@@ -86,6 +86,8 @@ def test_a_process_that_spark_starts_for_itself_is_no_driver(command: list[str])
 
 def test_a_program_is_a_driver_whatever_its_arguments() -> None:
     assert not is_no_program(["python3", "etl.py", "--module", "pyspark.daemon"])
+    assert not is_no_program(["python3", "etl.py", "/mnt/godwit"])
+    assert not is_no_program(["python3", "-m", "etl", "godwit"])
 
 
 def test_the_command_is_no_driver_in_a_shell_that_has_exported_the_environment() -> None:

@@ -281,6 +281,13 @@ def test_a_write_that_passed_the_gate_before_it_closed_is_not_moved(staged: Stag
     assert stage.machine.gate_is_open
 
 
+def test_a_subquery_does_not_hold_a_write(staged: Staged) -> None:
+    subquery = pipeline("s", "a", "running", kind="subquery", fingerprint=None)
+    loose = replace(query(pipeline("a"), subquery, result("r", "a s")), write=True, parked=False)
+    stage = staged(graph_of(loose))
+    assert stage.move(replace(SOON, drain=False))["exit_code"] == MoveRefused.exit_code
+
+
 def test_a_write_that_waits_for_its_stages_is_moved_without_being_parked(staged: Staged) -> None:
     waiting = query(pipeline("a"), pipeline("b", "a", "running"), result("r", "b"))
     stage = staged(graph_of(replace(waiting, write=True, parked=False)))

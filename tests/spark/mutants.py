@@ -61,6 +61,17 @@ BUGS = {
     "a random number's place is ignored": Bug(
         FINGERPRINT, "if (p.expressions.exists(LayoutSensitive.within)) layout else rows", "rows"
     ),
+    "columns have no names under pandas": Bug(
+        FINGERPRINT, "_: FlatMapCoGroupsInPandasExec => names(p) +", "_: FlatMapCoGroupsInPandasExec =>"
+    ),
+    "operands beside a random number commute": Bug(
+        ENCODING, "case _ if e.deterministic && operator(e)", "case _ if operator(e)"
+    ),
+    "a file has a name above a shuffle": Bug(
+        FINGERPRINT,
+        "def within(e: Expression): Boolean = e.exists(knows)",
+        "def within(e: Expression): Boolean = e.exists(x => knows(x) && !x.isInstanceOf[InputFileName])",
+    ),
     "settings are dropped": Bug(
         FINGERPRINT, "types(s) + settings + rows(s.child)", "types(s) + rows(s.child)"
     ),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from godwit.extractor import decide
@@ -17,44 +18,42 @@ def source() -> Iterator[Driver]:
         yield made
 
 
+def writing(frame: DataFrame, form: str, folder: Path) -> Running:
+    def write() -> list[Any]:
+        frame.write.format(form).mode("append").save(str(folder))
+        return []
+
+    return Running(write)
+
+
 @pytest.mark.parametrize("form", ["parquet", "noop"])
 def test_a_write_in_its_last_stage_is_seen_as_writing(source: Driver, tmp_path: Path, form: str) -> None:
     """Spark has two ways to write, and in the plan of the second the adaptive part is not at the root."""
     sums = source.spark.range(1000).groupBy((sf.col("id") % 10).alias("k")).count()
     held = sums.withColumn("k", sf.udf(holder(tmp_path), "long")("k"))
-
-    def write() -> list[Any]:
-        held.write.format(form).mode("append").save(str(tmp_path / "out"))
-        return []
-
-    query = Running(write)
+    query = writing(held, form, tmp_path / "out")
     try:
         wait_until((tmp_path / "held").exists)
         source.jvm.close_gate()
-        (writing,) = source.graph().queries
-        assert (writing.write, writing.result_running) == (True, True)
+        (seen,) = source.graph().queries
+        assert (seen.write, seen.result_running) == (True, True)
     finally:
         (tmp_path / "go").touch()
         source.jvm.open_gate()
     query.rows()
-    assert source.graph().side_effects[-1].startswith(f"execution {writing.execution}: ")
+    assert source.graph().side_effects[-1].startswith(f"execution {seen.execution}: ")
 
 
 @pytest.mark.parametrize("form", ["parquet", "noop"])
 def test_a_write_that_waits_for_its_stages_is_not_one_yet(source: Driver, tmp_path: Path, form: str) -> None:
     numbers = source.spark.range(0, 1000, 1, 2).select(sf.udf(holder(tmp_path), "long")("id").alias("id"))
     sums = numbers.groupBy((sf.col("id") % 10).alias("k")).count()
-
-    def write() -> list[Any]:
-        sums.write.format(form).mode("append").save(str(tmp_path / "out"))
-        return []
-
-    query = Running(write)
+    query = writing(sums, form, tmp_path / "out")
     try:
         wait_until((tmp_path / "held").exists)
         source.jvm.close_gate()
-        (running,) = source.graph().queries
-        assert (running.write, running.result_running) == (True, False)
+        (seen,) = source.graph().queries
+        assert (seen.write, seen.result_running) == (True, False)
         assert decide.last_refusal(source.graph()) is None
         (tmp_path / "go").touch()
         wait_until(lambda: source.graph().queries[0].parked)
