@@ -85,11 +85,13 @@ class Heap:
     def __init__(self, spark: SparkSession) -> None:
         lang = spark._jvm.java.lang
         self._gc = lang.System.gc
-        self._memory = lang.management.ManagementFactory.getMemoryMXBean()
+        pools = lang.management.ManagementFactory.getMemoryPoolMXBeans()
+        self._pools = [pool for pool in pools if str(pool.getType().name()) == "HEAP"]
 
     def held_bytes(self) -> int:
+        """What the collection has left: the JVM goes on making garbage before anybody can ask for the rest."""
         self._gc()
-        return int(self._memory.getHeapMemoryUsage().getUsed())
+        return sum(int(pool.getCollectionUsage().getUsed()) for pool in self._pools)
 
     def growth_of(self, work: Callable[[], Result]) -> tuple[int, Result]:
         before, most, over = self.held_bytes(), 0, threading.Event()
