@@ -89,7 +89,7 @@ class Heap:
         self._pools = [pool for pool in pools if str(pool.getType().name()) == "HEAP"]
 
     def held_bytes(self) -> int:
-        """What the collection has left: the JVM goes on making garbage before anybody can ask for the rest."""
+        """What a collection has left: the JVM goes on making garbage before anybody can ask."""
         self._gc()
         return sum(int(pool.getCollectionUsage().getUsed()) for pool in self._pools)
 
