@@ -3,7 +3,7 @@
 For each query: how long it takes at the source when nobody disturbs it (plain); how long it takes on a warm
 standby, from when the source is gone (restart); and, with a notice at each of some fractions of the plain
 time, how long from the notice to the last row on such a standby (migrate). Source and target are processes of
-their own, started as `godwit run` starts them, fresh for each run, and warmed up alike. "Vacate" is from the
+their own, started as `godwit run` starts them, fresh for each run, and warm. "Vacate" is from the
 notice until the source's process is gone, less the time in which running stages were finished. Medians over
 the rounds; a cell is won if the median migration took less than the median restart.
 

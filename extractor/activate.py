@@ -91,9 +91,11 @@ class Activation:
         task = settings.read(self._environ)
         forget_task()
         if job := standby.find(task, sys.argv):
-            driver = self._new_driver(jvm.launch(job.conf))
+            gateway = jvm.launch(job.conf)
+            driver = self._new_driver(gateway)
             self._guest = standby.Warming(driver, job.conf)
-            context = jvm.warm_context()
+            context = jvm.new_context()
+            standby.rehearse(job, jvm.SparkJvm(gateway).rehearse)
             say(f"standing by for {task.job}")
             if standby.wait(job):
                 self._guest = driver

@@ -1,10 +1,11 @@
 """A cold Spark needs fifteen seconds to its first row. A query that is moved should not pay for that.
 
 A standby is a driver that has everything but the job: the JVM runs, the context is shaped like the running
-job's, executors are there, a first query has warmed the code. It waits until the job has been moved out and
-its process is gone. If the job ends by itself, the standby was not needed, and ends too.
+job's, executors are there, a small query has been moved out and in. It waits until the job itself has been
+moved out and its process is gone. If the job ends by itself, the standby was not needed, and ends too.
 """
 
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from godwit.extractor.driver import Driver
 from godwit.extractor.errors import MoveFailed, UnknownJob
 from godwit.extractor.job import JobFolder, JobState
+from godwit.extractor.process import say
 from godwit.extractor.settings import Settings
 from godwit.extractor.store import open_store
 from godwit.extractor.tenure import check_program
@@ -51,6 +53,16 @@ def find(settings: Settings, argv: Sequence[str]) -> Awaited | None:
         raise UnknownJob(f"job {job.name} is not running", next_step="start it first, without standby")
     check_program(view.running.program, argv)
     return Awaited(job, view.running.epoch, view.running.spark_conf)
+
+
+def rehearse(awaited: Awaited, move: Callable[[str], None]) -> None:
+    """The first query of a JVM is slow: it is one of Godwit's own, as long as the job is in no need."""
+    job = awaited.job
+    if job.is_alive():
+        try:
+            move(job.bulk_uri(f"blocks/rehearsal-{secrets.token_hex(4)}"))
+        except MoveFailed as error:
+            say(f"{error}; the standby is less warm than it could be")
 
 
 def wait(awaited: Awaited, sleep: Callable[[float], None] = time.sleep) -> bool:

@@ -15,6 +15,7 @@ import org.json4s.jackson.JsonMethods.{compact, parse, render}
 import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.api.java.JavaSparkContext
 import org.apache.spark.shuffle.sort.SortShuffleManager
+import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.{QueryExecution, SQLExecution}
 import org.apache.spark.sql.internal.SQLConf
 
@@ -40,6 +41,9 @@ object Agent {
     (json \ "stop_after_stages").extractOpt[Int].foreach(Gate.setStopAfter)
     Notices.takeSigterm()
   }
+
+  /** For a standby, before it has a job. */
+  def rehearse(session: SparkSession, base: String): Unit = new Rehearsal(session, base).run()
 
   /** Both default to the number of cores, which is another one on the next driver: rows of samples would change. */
   private def pin(key: String): Unit = sc.conf.setIfMissing(key, sc.defaultParallelism.toString)

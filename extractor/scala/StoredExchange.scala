@@ -3,6 +3,8 @@ package org.apache.spark.sql.godwit
 import scala.concurrent.{Future, Promise}
 import scala.util.control.NonFatal
 
+import org.apache.hadoop.conf.Configuration
+
 import org.apache.spark._
 import org.apache.spark.broadcast.Broadcast
 import org.apache.spark.rdd.RDD
@@ -130,13 +132,7 @@ case class StoredBroadcastExec(fragment: Fragment, mode: BroadcastMode, child: S
       } catch { case e: Throwable => promise.tryFailure(e); throw e }
     }
 
-  private def read(): Any = try {
-    val reader = new BlockReader(fragment, sparkContext.hadoopConfiguration)
-    try {
-      val verified = reader.open(0, 0, Int.MaxValue).getOrElse(throw new BlockLost("an empty broadcast file"))
-      Relations.read(StoredRDD.decompressed(fragment, verified), fragment.fields)
-    } finally reader.close()
-  } catch {
+  private def read(): Any = try StoredBroadcastExec.read(fragment, sparkContext.hadoopConfiguration) catch {
     case NonFatal(e) =>
       Fallback.tell(fragment, e.toString)
       val rows = Fallback.executable(session, replaced.child).executeCollect().asInstanceOf[Array[InternalRow]]
@@ -148,4 +144,15 @@ case class StoredBroadcastExec(fragment: Fragment, mode: BroadcastMode, child: S
   override protected def doExecute(): RDD[InternalRow] = throw SparkException.internalError("a broadcast has no rows to iterate")
   override protected[sql] def doExecuteBroadcast[T](): Broadcast[T] = relationFuture.get().asInstanceOf[Broadcast[T]]
   override protected def withNewChildInternal(newChild: SparkPlan): StoredBroadcastExec = copy(child = newChild)(replaced)
+}
+
+object StoredBroadcastExec {
+  /** One at a time: while an index is read, it takes twice its memory and pages of 64 MB, and a query may have dozens. */
+  private def read(fragment: Fragment, hadoop: Configuration): Any = synchronized {
+    val reader = new BlockReader(fragment, hadoop)
+    try {
+      val verified = reader.open(0, 0, Int.MaxValue).getOrElse(throw new BlockLost("an empty broadcast file"))
+      Relations.read(StoredRDD.decompressed(fragment, verified), fragment.fields)
+    } finally reader.close()
+  }
 }

@@ -652,3 +652,30 @@ def test_a_standby_for_another_program_is_told_before_it_waits(tmp_path: Path, p
     Elsewhere(job, described(program, "--day", "1"))
     with pytest.raises(OtherProgram):
         standby.find(task(job), [str(program), "--day", "2"])
+
+
+def test_a_standby_rehearses_in_the_store_of_the_job(tmp_path: Path, program: Path) -> None:
+    job = new_job(tmp_path)
+    Elsewhere(job, described(program))
+    folders: list[str] = []
+    standby.rehearse(awaited(job, program), folders.append)
+    assert folders[0].startswith(job.bulk_uri("blocks"))
+
+
+def test_a_job_that_has_been_moved_out_does_not_wait_for_a_rehearsal(tmp_path: Path, program: Path) -> None:
+    job = new_job(tmp_path)
+    Elsewhere(job, described(program)).move_out()
+    standby.rehearse(awaited(job, program), lambda folder: pytest.fail("rehearsed"))
+
+
+def test_a_standby_that_cannot_rehearse_stands_by_all_the_same(
+    tmp_path: Path, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = new_job(tmp_path)
+    Elsewhere(job, described(program))
+
+    def no_space(folder: str) -> None:
+        raise MoveFailed("Spark says: No space left on device")
+
+    standby.rehearse(awaited(job, program), no_space)
+    assert "No space left on device; the standby is less warm" in capsys.readouterr().err
