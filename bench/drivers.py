@@ -160,8 +160,8 @@ class Bench:
     @contextmanager
     def stopped(self, action: Callable[[], None], stages: int) -> Iterator[None]:
         """The action runs in another thread, waits where `stages` more stages are done, and goes on after."""
-        agent = self.java.org.apache.spark.sql.godwit.Agent
-        agent.setStopAfterStages(self.graph().stages_finished + stages)
+        gate = self.java.org.apache.spark.sql.godwit.Gate
+        gate.setStopAfter(self.graph().stages_finished + stages)
         with ThreadPoolExecutor(1) as thread:
             running = thread.submit(action)
             try:
@@ -171,7 +171,7 @@ class Bench:
                 self.jvm.await_quiet(60_000)
                 yield
             finally:
-                agent.setStopAfterStages(0)
+                gate.setStopAfter(0)
                 self.jvm.open_gate()
             running.result()
 

@@ -1,7 +1,7 @@
 """One run of one query, as it would be in two pools of machines: a source, and a target that stands by.
 
-Both are processes of their own, started as `godwit run` starts them, and warm before the clock runs: the source
-has answered a first query, and a standby rehearses by itself.
+Both are processes of their own, started as `godwit run` starts them, and warm before the clock runs: the
+source has answered a first query, and a standby rehearses by itself.
 """
 
 import json

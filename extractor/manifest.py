@@ -26,7 +26,7 @@ MAGIC = b"GODWIT1\n"
 FORMAT = 1
 HEADER_BYTES = len(MAGIC) + hashlib.sha256().digest_size
 
-STORABLE = (Kind.SHUFFLE, Kind.BROADCAST)
+STORABLE = (Kind.SHUFFLE, Kind.BROADCAST, Kind.CACHE)
 FOLDER = re.compile(r"blocks(/[A-Za-z0-9][A-Za-z0-9_-]*)+")
 FINGERPRINT = re.compile(r"[0-9a-f]+")
 

@@ -56,7 +56,6 @@ object Agent {
     compact(render(("kind" -> kind) ~ ("at_ms" -> at) ~ ("grace_ms" -> graceMs)))
   }
 
-  def setStopAfterStages(stages: Int): Unit = Gate.setStopAfter(stages)
   def closeGate(): Unit = Gate.close()
   def openGate(): Unit = Gate.open()
 
@@ -136,7 +135,7 @@ object Agent {
   private def task(extract: Extract, view: Option[PipelineView], name: String): Callable[Fragment] = () => {
     sc.setJobGroup(Watch.JobGroup, s"godwit: moving ${view.map(_.operator).getOrElse(name)}", interruptOnCancel = false)
     sc.setLocalProperty(SparkContext.SPARK_SCHEDULER_POOL, Watch.JobGroup) // where the program has chosen FAIR
-    val found = for (v <- view; stage <- v.stage; print <- v.fingerprint.toOption) yield extract.stage(stage, print, v.operator, name)
+    val found = for (v <- view; holder <- v.holder; print <- v.fingerprint.toOption) yield extract.rowsOf(holder, print, v.operator, name)
     found.getOrElse(throw new IllegalStateException("the pipeline is gone"))
   }
 

@@ -1,11 +1,12 @@
 package org.apache.spark.sql.godwit
 
-import java.io.{ByteArrayInputStream, ByteArrayOutputStream}
+import java.io.{ByteArrayInputStream, ByteArrayOutputStream, OutputStream}
 import java.util.Base64
 import java.util.zip.{Deflater, DeflaterOutputStream}
 
 import scala.concurrent.Future
 import scala.concurrent.duration._
+import scala.reflect.ClassTag
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
@@ -17,22 +18,27 @@ import org.apache.spark.io.CompressionCodec
 import org.apache.spark.rdd.{DeterministicLevel, RDD}
 import org.apache.spark.scheduler.MapStatus
 import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.execution.{SparkPlan, UnsafeRowSerializer}
 import org.apache.spark.sql.execution.adaptive._
+import org.apache.spark.sql.execution.columnar.{InMemoryRelation, InMemoryTableScanExec}
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
 import org.apache.spark.sql.execution.joins.Relations
+import org.apache.spark.sql.types.DataType
 import org.apache.spark.util.{SerializableConfiguration, ThreadUtils}
 
 /**
  * Takes the rows of finished exchanges out to the store. A shuffle's blocks go as they lie on the executors'
- * disks, by a Spark job that neither decodes nor sends them through the driver; a broadcast is in the driver
- * already.
+ * disks, by a Spark job that neither decodes nor sends them through the driver, and the rows of a cached table by
+ * a job as well; a broadcast is in the driver already.
  */
 class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
   private lazy val hadoop = sc.broadcast(new SerializableConfiguration(sc.hadoopConfiguration))
 
-  def stage(stage: ExchangeQueryStageExec, fingerprint: String, label: String, name: String): Fragment = stage match {
+  def rowsOf(holder: SparkPlan, fingerprint: String, label: String, name: String): Fragment = holder match {
     case s: ShuffleQueryStageExec => shuffle(s, s.shuffle.asInstanceOf[ShuffleExchangeExec], fingerprint, label, s"$base/$name")
     case b: BroadcastQueryStageExec => broadcast(b, fingerprint, label, s"$base/$name")
+    case c: InMemoryTableScanExec => cache(c.relation, fingerprint, label, s"$base/$name")
   }
 
   private def shuffle(stage: ShuffleQueryStageExec, exchange: ShuffleExchangeExec, fingerprint: String, label: String, folder: String): Fragment = {
@@ -56,11 +62,29 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
   }
 
   private def write(dependency: ShuffleDependency[Int, InternalRow, InternalRow], groups: Seq[(Int, Int)], folder: String): Seq[BlockFile] = {
-    val rdd = new ExtractRDD(sc, dependency, groups.toArray, folder, hadoop)
-    val files = new Array[BlockFile](groups.size)
-    val job = sc.submitJob(rdd, (it: Iterator[BlockFile]) => it.next(), groups.indices, (i: Int, f: BlockFile) => files(i) = f, ())
+    run(new ExtractRDD(sc, dependency, groups.toArray, folder, hadoop))
+  }
+
+  private def run[T: ClassTag](rdd: RDD[T]): Seq[T] = {
+    val results = new Array[T](rdd.getNumPartitions)
+    val job = sc.submitJob(rdd, (it: Iterator[T]) => it.next(), results.indices, (i: Int, result: T) => results(i) = result, ())
     Extract.await(job, timeoutMs)
-    files.toSeq
+    results.toSeq
+  }
+
+  /** Partition by partition, in their order: a program may rely on it. */
+  private def cache(table: InMemoryRelation, fingerprint: String, label: String, folder: String): Fragment = {
+    val builder = table.cacheBuilder
+    val rows = builder.serializer.convertCachedBatchToInternalRow(builder.cachedColumnBuffers, table.output, table.output, builder.cachedPlan.conf)
+    val types = table.output.map(_.dataType).toArray
+    val (codec, conf) = (sc.conf.get(config.IO_COMPRESSION_CODEC), hadoop)
+    val files = run(rows.mapPartitionsWithIndex { (i, part) =>
+      val name = s"$folder/$i-${i + 1}-${TaskContext.get().taskAttemptId()}.blocks"
+      Iterator(Extract.writeFile(name, i, i + 1, conf.value.value)(_.single(Extract.writeRows(part, types, codec, _))))
+    })
+    val statistics = table.computeStats()
+    Fragment(fingerprint, "cache", label, folder, 1, files.size, files.map(_.directoryOffset), "", statistics.sizeInBytes.toLong,
+      statistics.rowCount.map(_.toLong), Some(codec), types.length, files)
   }
 
   private def broadcast(stage: BroadcastQueryStageExec, fingerprint: String, label: String, folder: String): Fragment = {
@@ -93,6 +117,15 @@ object Extract {
     }._1.reverse
     val cuts = (0 +: ends) ++ (if (ends.lastOption.contains(bytes.length)) Nil else Seq(bytes.length))
     cuts.zip(cuts.tail)
+  }
+
+  /** As a shuffle would write them. */
+  private def writeRows(rows: Iterator[InternalRow], types: Array[DataType], codec: String, to: OutputStream): Unit = {
+    val compressed = CompressionCodec.createCodec(SparkEnv.get.conf, codec).compressedOutputStream(to)
+    val out = new UnsafeRowSerializer(types.length).newInstance().serializeStream(compressed)
+    val toUnsafe = UnsafeProjection.create(types)
+    rows.foreach(r => out.writeValue(r match { case u: UnsafeRow => u; case other => toUnsafe(other) }))
+    out.close()
   }
 
   def writeFile(path: String, first: Int, last: Int, conf: Configuration)(fill: BlockWriter => Unit): BlockFile = {

@@ -90,15 +90,15 @@ object Fallback {
 
   /** Reads the whole fragment once; what is lost is computed again before this returns. */
   def check(sc: SparkContext, fragment: Fragment, conf: Broadcast[SerializableConfiguration]): Unit =
-    checked.computeIfAbsent(fragment.fingerprint, _ => new Check(() => readAll(sc, fragment, conf))).done
+    checked.computeIfAbsent(fragment.fingerprint, _ => new Check(() => problem(sc, fragment, conf).foreach { reason => tell(fragment, reason); recompute(fragment) })).done
 
   /** Other readers wait for the first one's check; one that could not be made is made again by the next. */
   private class Check(read: () => Unit) { lazy val done: Unit = read() }
 
-  private def readAll(sc: SparkContext, fragment: Fragment, conf: Broadcast[SerializableConfiguration]): Unit = {
+  /** What is wrong with any block of it, if something is. */
+  def problem(sc: SparkContext, fragment: Fragment, conf: Broadcast[SerializableConfiguration]): Option[String] = {
     val files = sc.parallelize(fragment.files, math.max(1, fragment.files.size))
-    val problems = files.mapPartitions(_.flatMap(BlockReader.problem(fragment, _, conf.value.value))).collect()
-    problems.headOption.foreach { reason => tell(fragment, reason); recompute(fragment) }
+    files.mapPartitions(_.flatMap(BlockReader.problem(fragment, _, conf.value.value))).collect().headOption
   }
 
   private def recompute(fragment: Fragment): Unit = {

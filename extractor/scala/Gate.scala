@@ -12,6 +12,7 @@ import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.{SparkPlan, SQLExecution}
 import org.apache.spark.sql.execution.adaptive.{LogicalQueryStage, QueryStageExec, StageAccess}
+import org.apache.spark.sql.execution.columnar.InMemoryTableScanExec
 import org.apache.spark.sql.execution.exchange.ReusedExchangeExec
 
 /**
@@ -58,6 +59,7 @@ object Gate {
   private def stored(p: SparkPlan): Boolean = p match {
     case r: ReusedExchangeExec => stored(r.child)
     case _: StoredShuffleExec | _: StoredBroadcastExec => true
+    case c: InMemoryTableScanExec => c.relation.cacheBuilder.cachedPlan.isInstanceOf[StoredCacheExec]
     case _ => false
   }
 }
@@ -86,6 +88,7 @@ case class GateAtStart() extends Rule[LogicalPlan] {
 class Extensions extends (SparkSessionExtensions => Unit) {
   override def apply(extensions: SparkSessionExtensions): Unit = {
     extensions.injectPreCBORule(_ => GateAtStart())
+    extensions.injectPreCBORule(_ => SubstituteCaches())
     extensions.injectRuntimeOptimizerRule(_ => GateAtReplanning())
     extensions.injectQueryStagePrepRule(session => Substitute(session.asInstanceOf[SparkSession]))
   }

@@ -62,8 +62,8 @@ class Rehearsal(present: SparkSession, base: String) {
     rows.collect()
     val view = new Snapshot(0, rows.queryExecution.executedPlan, session, new Watch(sc))
     val extract = new Extract(sc, folder, Rehearsal.TimeoutMs)
-    for (pipeline <- view.pipelines; stage <- pipeline.stage; print <- pipeline.fingerprint.toOption)
-      yield extract.stage(stage, print, pipeline.operator, pipeline.id)
+    for (pipeline <- view.pipelines; holder <- pipeline.holder; print <- pipeline.fingerprint.toOption)
+      yield extract.rowsOf(holder, print, pipeline.operator, pipeline.id)
   }
 }
 

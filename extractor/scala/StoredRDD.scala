@@ -55,10 +55,7 @@ class StoredRDD(sc: SparkContext, fragment: Fragment, specs: Array[ShufflePartit
       Fallback.report(fragment, e.toString)
       throw new FetchFailedException(null, padId, -1L, -1, reduces._1, s"stored exchange ${fragment.label} lost a block: $e", e)
     }
-    new Iterator[InternalRow] {
-      override def hasNext: Boolean = try rows.hasNext catch { case e: IOException => lost(e) }
-      override def next(): InternalRow = try rows.next() catch { case e: IOException => lost(e) }
-    }
+    StoredRDD.guarded(rows)(lost)
   }
 
   /** Ranges of mappers keep tiling the whole when the recomputed shuffle has another number of them. */
@@ -74,6 +71,12 @@ class StoredRDD(sc: SparkContext, fragment: Fragment, specs: Array[ShufflePartit
 }
 
 object StoredRDD {
+  /** Blocks are read as rows are asked for: any of them may prove to be lost. */
+  def guarded(rows: Iterator[InternalRow])(lost: IOException => Nothing): Iterator[InternalRow] = new Iterator[InternalRow] {
+    override def hasNext: Boolean = try rows.hasNext catch { case e: IOException => lost(e) }
+    override def next(): InternalRow = try rows.next() catch { case e: IOException => lost(e) }
+  }
+
   def rows(fragment: Fragment, reader: BlockReader, reduce: Int, firstMap: Int, lastMap: Int): Iterator[UnsafeRow] =
     reader.open(reduce, firstMap, lastMap).iterator.flatMap { verified =>
       new UnsafeRowSerializer(fragment.fields).newInstance().deserializeStream(decompressed(fragment, verified))

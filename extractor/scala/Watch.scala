@@ -17,6 +17,7 @@ class Watch(sc: SparkContext) extends SparkListener {
   private val jobs = ConcurrentHashMap.newKeySet[Int]
   private val started = new ConcurrentHashMap[Long, String]
   private val shuffleRunMs = new ConcurrentHashMap[Int, Long]
+  private val cachesRunMs = new ConcurrentHashMap[Int, Long]
   private val shuffleTasks = new ConcurrentHashMap[Int, (Int, Int)]
   private val shuffleOfStage = new ConcurrentHashMap[Int, Int]
   private val effectJobs = new ConcurrentHashMap[Int, String]
@@ -28,6 +29,8 @@ class Watch(sc: SparkContext) extends SparkListener {
   def idle: Boolean = jobs.isEmpty
   def executions: Seq[(Long, String)] = started.asScala.toSeq.sortBy(_._1)
   def runMs(shuffleId: Int): Long = shuffleRunMs.getOrDefault(shuffleId, 0L)
+  /** Of the first stage that has met the cached rows of this RDD: later ones only read them. */
+  def cacheRunMs(rdd: Int): Long = cachesRunMs.getOrDefault(rdd, 0L)
   /** Done, and all. */
   def tasks(shuffleId: Int): (Int, Int) = shuffleTasks.getOrDefault(shuffleId, (0, 0))
   /** Done, or under way outside of any query, where no gate can hold it. */
@@ -58,6 +61,7 @@ class Watch(sc: SparkContext) extends SparkListener {
     val info = end.stageInfo
     shuffleOfStage.remove(info.stageId)
     if (info.failureReason.isEmpty) stages += 1
+    info.rddInfos.filter(_.storageLevel.isValid).foreach(r => cachesRunMs.putIfAbsent(r.id, info.taskMetrics.executorRunTime))
     info.shuffleDepId.foreach(id => shuffleRunMs.merge(id, info.taskMetrics.executorRunTime, (a: Long, b: Long) => a + b))
   }
 

@@ -53,6 +53,24 @@ class Fingerprint(session: SparkSession) extends Encoding {
     case NonFatal(e) => Left(s"a plan that could not be read: $e")
   }
 
+  /** A cached table keeps its rows in the order in which they were made, and a program may rely on that. */
+  def cache(plan: SparkPlan): Either[String, String] = try {
+    Right(sha("CACHE" + types(plan) + sha(Fingerprint.rowRelevant(conf)) + rows(plan) + order(plan)))
+  } catch {
+    case r: Refused => Left(r.getMessage)
+    case NonFatal(e) => Left(s"a plan that could not be read: $e")
+  }
+
+  /** Everything in a plan, as it was planned first, that orders or places rows. */
+  private def order(p: SparkPlan): String = p match {
+    case a: AdaptiveSparkPlanExec => order(a.inputPlan)
+    case s: StoredCacheExec => order(s.replaced)
+    case c: InMemoryTableScanExec => q(order(c.relation.cacheBuilder.cachedPlan))
+    case s: SortExec => q(arguments(s, all(s.sortOrder) + s.global)) + order(s.child)
+    case s: ShuffleExchangeExec => q(arguments(s, value(s.outputPartitioning))) + order(s.child)
+    case other => q(other.nodeName) + other.children.map(order).mkString("[", "", "]")
+  }
+
   /** Text about a node itself, in which an attribute is a position of its input or something the node makes. */
   private def arguments(p: SparkPlan, text: => String): String = {
     val input = p.children.flatMap(_.output).zipWithIndex.map { case (a, i) => a.exprId -> s"in $i" }
@@ -107,6 +125,7 @@ class Fingerprint(session: SparkSession) extends Encoding {
     case r: ReusedExchangeExec => solid(r.child)
     case t: TableCacheQueryStageExec => solid(t.plan)
     case a: AdaptiveSparkPlanExec => solid(a.inputPlan)
+    case s: StoredCacheExec => solid(s.replaced)
     case _: WholeStageCodegenExec | _: InputAdapter | _: AQEShuffleReadExec | _: SortExec | _: ColumnarToRowExec |
         _: RowToColumnarExec | _: CoalesceExec | _: SubqueryExec => solid(p.children.head)
     case other => other

@@ -16,10 +16,24 @@ import org.apache.spark.sql.execution.adaptive._
 import org.apache.spark.sql.execution.columnar.InMemoryTableScanExec
 import org.apache.spark.sql.execution.exchange._
 
-/** One pipeline of a live query, as `godwit.planrewrite.stagegraph` reads it. */
-case class PipelineView(id: String, kind: String, state: String, fingerprint: Either[String, String], inInitialPlan: Boolean,
-    stored: Boolean, bytes: Long, rows: Option[Long], tasksDone: Int, tasksTotal: Int, runMs: Long, operator: String,
-    standsFor: String, partitions: Int, stage: Option[ExchangeQueryStageExec], dependsOn: mutable.LinkedHashSet[String]) {
+/** One pipeline of a live query, as `godwit.planrewrite.stagegraph` reads it; `holder` is what its rows are taken from. */
+case class PipelineView(
+    id: String,
+    kind: String,
+    state: String,
+    fingerprint: Either[String, String],
+    operator: String,
+    inInitialPlan: Boolean = false,
+    stored: Boolean = false,
+    bytes: Long = 0,
+    rows: Option[Long] = None,
+    tasksDone: Int = 0,
+    tasksTotal: Int = 0,
+    runMs: Long = 0,
+    standsFor: String = "",
+    partitions: Int = 0,
+    holder: Option[SparkPlan] = None,
+    dependsOn: mutable.LinkedHashSet[String] = mutable.LinkedHashSet()) {
 
   def json: JObject = ("id" -> id) ~ ("kind" -> kind) ~ ("state" -> state) ~ ("depends_on" -> dependsOn.toSeq) ~
     ("fingerprint" -> text(fingerprint.toOption)) ~ ("refusal" -> text(fingerprint.left.toOption)) ~ ("in_initial_plan" -> inInitialPlan) ~
@@ -45,7 +59,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
     val reads = mutable.LinkedHashSet[String]()
     visit(plan, reads)
     val answer = PipelineView(s"$execution.r", "result", if (resultRunning) "running" else "waiting", Left("the answer of the query"),
-      inInitialPlan = true, stored = false, 0, None, 0, 0, 0, plan.nodeName, "", 0, None, reads)
+      plan.nodeName, inInitialPlan = true, dependsOn = reads)
     (found.toSeq :+ answer).map(p => p.copy(inInitialPlan = p.inInitialPlan || p.fingerprint.exists(initial.contains)))
   }
 
@@ -118,9 +132,9 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
       case _ => None
     }
     val (tasksDone, tasks) = shuffleId.map(watch.tasks).getOrElse((0, 0))
-    PipelineView(id, "shuffle", if (statistics.isDefined) "finished" else "running", print, inInitialPlan = stored, stored,
-      statistics.flatMap(Option(_)).map(_.bytesByPartitionId.sum).getOrElse(0L), runtime.flatMap(_.rowCount).map(_.toLong), tasksDone, tasks,
-      shuffleId.map(watch.runMs).getOrElse(0L), s.shuffle.simpleString(8), standsFor(s), s.shuffle.outputPartitioning.numPartitions, Some(s), empty)
+    PipelineView(id, "shuffle", if (statistics.isDefined) "finished" else "running", print, s.shuffle.simpleString(8), stored, stored,
+      bytes = statistics.flatMap(Option(_)).map(_.bytesByPartitionId.sum).getOrElse(0L), rows = runtime.flatMap(_.rowCount).map(_.toLong),
+      tasksDone, tasks, shuffleId.map(watch.runMs).getOrElse(0L), standsFor(s), s.shuffle.outputPartitioning.numPartitions, Some(s))
   }
 
   private def broadcast(id: String, b: BroadcastQueryStageExec): PipelineView = {
@@ -133,18 +147,23 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
     val runtime = if (state == "finished") Some(b.getRuntimeStatistics) else None
     // The relation's own size counts memory pages: 64 MB for a thousand rows.
     val bytes = runtime.map(s => s.rowCount.map(_ * EstimationUtils.getSizePerRow(b.output)).fold(s.sizeInBytes)(_.min(s.sizeInBytes)).toLong)
-    PipelineView(id, "broadcast", state, print, inInitialPlan = stored, stored, bytes.getOrElse(0L),
-      runtime.flatMap(_.rowCount).map(_.toLong), 0, 0, ms, b.broadcast.simpleString(8), standsFor(b), 1, Some(b), empty)
+    PipelineView(id, "broadcast", state, print, b.broadcast.simpleString(8), stored, stored, bytes.getOrElse(0L),
+      runtime.flatMap(_.rowCount).map(_.toLong), runMs = ms, standsFor = standsFor(b), partitions = 1, holder = Some(b))
   }
 
   private def cache(id: String, c: InMemoryTableScanExec): PipelineView = {
+    val builder = c.relation.cacheBuilder
+    val (print, stored) = builder.cachedPlan match {
+      case s: StoredCacheExec => kept(s.fragment)
+      case plan => (new Fingerprint(plan.session).cache(plan), false)
+    }
     // Whoever builds a cached table holds its lock, and may be parked: until its plan is final nobody may ask it.
-    val built = c.relation.cacheBuilder.cachedPlan match { case a: AdaptiveSparkPlanExec => a.isFinalPlan; case _ => true }
+    val built = builder.cachedPlan match { case a: AdaptiveSparkPlanExec => a.isFinalPlan; case _ => true }
     val done = built && c.isMaterialized
     val runtime = if (done) Some(c.runtimeStatistics) else None
-    PipelineView(id, "cache", if (done) "finished" else "running", Left("a cached table is built again from what lies beneath it"),
-      inInitialPlan = true, stored = false, runtime.map(_.sizeInBytes.toLong).getOrElse(0L), runtime.flatMap(_.rowCount).map(_.toLong), 0, 0, 0,
-      c.simpleString(8), "", 0, None, empty)
+    PipelineView(id, "cache", if (done || stored) "finished" else "running", print, c.simpleString(8), inInitialPlan = true, stored,
+      runtime.map(_.sizeInBytes.toLong).getOrElse(0L), runtime.flatMap(_.rowCount).map(_.toLong),
+      runMs = if (done) watch.cacheRunMs(builder.cachedColumnBuffers.id) else 0, holder = Some(c))
   }
 
   /** Not a stage yet; but what is in the store waits for nothing. */
@@ -152,21 +171,19 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
     val (print, stored) = known(e)
     PipelineView(id, if (e.isInstanceOf[BroadcastExchangeLike]) "broadcast" else "shuffle", if (stored) "finished" else "waiting",
       if (adaptives.isEmpty) Left("the query is not adaptive (spark.sql.adaptive.enabled) and starts again on a move") else print,
-      inInitialPlan = stored, stored, 0, None, 0, 0, 0, e.simpleString(8), standsFor(e), e.outputPartitioning.numPartitions, None, empty)
+      e.simpleString(8), stored, stored, standsFor = standsFor(e), partitions = e.outputPartitioning.numPartitions)
   }
 
   private def subquery(id: String, s: SparkPlan): PipelineView = {
     val done = s.children.exists { case a: AdaptiveSparkPlanExec => a.isFinalPlan; case _ => false }
     PipelineView(id, "subquery", if (done) "finished" else "running", Left("the value of a subquery is computed again from what lies beneath it"),
-      inInitialPlan = true, stored = false, 0, None, 0, 0, 0, s.nodeName, "", 0, None, empty)
+      s.nodeName, inInitialPlan = true)
   }
 
   private def standsFor(p: SparkPlan): String = {
     val plan = p match { case s: QueryStageExec => s.plan; case other => other }
     Substitute.link(plan).map(_.simpleString(8)).getOrElse("").take(200)
   }
-
-  private def empty = mutable.LinkedHashSet[String]()
 }
 
 object Snapshot {

@@ -5,9 +5,11 @@ import scala.util.control.NonFatal
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution._
 import org.apache.spark.sql.execution.adaptive._
+import org.apache.spark.sql.execution.columnar.{CachedRDDBuilder, InMemoryRelation}
 import org.apache.spark.sql.execution.exchange._
 
 /**
@@ -50,6 +52,38 @@ case class Substitute(session: SparkSession) extends Rule[SparkPlan] with Loggin
     replacement.copyTagsFrom(e)
     Fragments.used(fragment)
     replacement
+  }
+}
+
+/**
+ * A cached table whose rows are in the store is built from them. All queries of the program share one table, so what
+ * replaces it is remembered with the plan that it would have been built from.
+ */
+case class SubstituteCaches() extends Rule[LogicalPlan] {
+  override def apply(plan: LogicalPlan): LogicalPlan = if (Fragments.isEmpty) plan else try plan.transform {
+    case r: InMemoryRelation => SubstituteCaches.stored(r.cacheBuilder).fold(r)(InMemoryRelation(r.output, _, Nil, r.statsOfPlanToCache))
+  } catch {
+    case NonFatal(e) =>
+      logWarning("godwit: the stored rows of cached tables are not used for this plan", e)
+      plan
+  }
+}
+
+object SubstituteCaches {
+  private val Replacement = TreeNodeTag[CachedRDDBuilder]("godwit.replacement")
+
+  private def stored(builder: CachedRDDBuilder): Option[CachedRDDBuilder] = synchronized {
+    val plan = builder.cachedPlan
+    plan.getTagValue(Replacement).orElse {
+      val free = !plan.isInstanceOf[StoredCacheExec] && !builder.isCachedColumnBuffersLoaded && !builder.supportsColumnarInput
+      val found = if (free) new Fingerprint(plan.session).cache(plan).toOption.flatMap(Fragments.get) else None
+      found.filter(_.fields == plan.output.size).map { fragment =>
+        val replacement = builder.copy(cachedPlan = StoredCacheExec(fragment, plan.output)(plan))
+        plan.setTagValue(Replacement, replacement)
+        Fragments.used(fragment)
+        replacement
+      }
+    }
   }
 }
 

@@ -84,7 +84,7 @@ class Driver:
     def __init__(self, spark: SparkSession, jvm: SparkJvm) -> None:
         self.spark = spark
         self.jvm = jvm
-        self._agent = jvm._agent
+        self._gate = spark._jvm.org.apache.spark.sql.godwit.Gate
         java = spark._jvm.java
         self._said = java.io.ByteArrayOutputStream()
         java.lang.System.setErr(java.io.PrintStream(self._said, True))
@@ -92,7 +92,7 @@ class Driver:
         self.clean()
 
     def clean(self) -> None:
-        self._agent.setStopAfterStages(0)
+        self._gate.setStopAfter(0)
         self.jvm.open_gate()
         self.jvm.load({})
 
@@ -100,7 +100,7 @@ class Driver:
         return StageGraph.from_json(self.jvm.snapshot())
 
     def stop_after(self, stages: int) -> None:
-        self._agent.setStopAfterStages(self.graph().stages_finished + stages)
+        self._gate.setStopAfter(self.graph().stages_finished + stages)
 
     def parked(self, query: Running) -> bool:
         """True once the query waits at the gate; False if it came to its end before that."""

@@ -62,7 +62,7 @@ class Driver:
     def __init__(self, gateway: Any) -> None:
         self._gateway = gateway
         self._jvm, self._jar = connect(gateway, pyspark.__version__)
-        self._gate = gateway.jvm.org.apache.spark.sql.godwit.Agent
+        self._gate = gateway.jvm.org.apache.spark.sql.godwit.Gate
 
     def shape(self, request: Shape) -> Shaped:
         if (before := SparkSession.getActiveSession()) is not None:
@@ -135,17 +135,17 @@ class Driver:
 
     def _stopping(self, request: Capture, built: Built, points: list[Point]) -> list[Row]:
         """Collects in another thread, which the gate may hold."""
-        self._gate.setStopAfterStages(self._stages_finished() + (request.at or 1))
+        self._gate.setStopAfter(self._stages_finished() + (request.at or 1))
         collecting = Collecting(built.frame)
         try:
             while collecting.is_alive():
                 if self._jvm.await_notice(NOTICE_MS) is not None:
                     points.append(self._point(request, len(points) + 1))
                     if request.at is None:
-                        self._gate.setStopAfterStages(self._stages_finished() + 1)
+                        self._gate.setStopAfter(self._stages_finished() + 1)
                     self._jvm.open_gate()
         finally:
-            self._gate.setStopAfterStages(0)
+            self._gate.setStopAfter(0)
             self._jvm.open_gate()
         return collecting.result()
 

@@ -1,0 +1,151 @@
+"""A cached table is work that is done: where it costs more to build again than to move, its rows move."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from tests.spark.pair import Capture, Driver, Running, driver, finished, write
+from tests.spark.test_lost_blocks import DAMAGES
+
+ROWS = 200
+
+Build = Callable[[], DataFrame]
+
+
+@pytest.fixture(scope="module")
+def one_driver() -> Iterator[Driver]:
+    with driver(spark__sql__autoBroadcastJoinThreshold="-1") as made:
+        yield made
+
+
+@pytest.fixture
+def here(one_driver: Driver) -> Iterator[Driver]:
+    yield one_driver
+    one_driver.clean()
+    one_driver.spark.catalog.clearCache()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    values = [(17 * number) % ROWS for number in range(ROWS)]
+    return write(tmp_path / "t", files=3, id=range(ROWS), k=[n % 7 for n in range(ROWS)], v=values)
+
+
+class Counted:
+    """A function that the executors call, and whose calls are counted, once for each row."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "calls"
+        path = str(self.file)
+
+        def noted(value: int) -> int:
+            with open(path, "ab") as file:
+                file.write(b".")
+            return value + 1
+
+        self.udf = sf.udf(noted, "long")
+
+    def since_asked_last(self) -> int:
+        calls = self.file.stat().st_size if self.file.exists() else 0
+        self.file.unlink(missing_ok=True)
+        return calls
+
+
+def moved(here: Driver, build: Build, folder: Path, choose: str = "cache") -> Capture:
+    """Stopped when the cached table is there, and another shuffle after it. The table is gone after that."""
+    capture = here.moved(build(), folder, stages=2, choose=finished(choose))
+    assert [each.kind for each in capture.fragments] == [choose]
+    here.spark.catalog.clearCache()
+    return capture
+
+
+def test_a_cached_table_is_not_built_again(here: Driver, table: str, tmp_path: Path) -> None:
+    counted = Counted(tmp_path)
+
+    def sums() -> DataFrame:
+        slow = here.spark.read.parquet(table).select("id", "k", counted.udf("v").alias("v")).cache()
+        return slow.groupBy("k").agg(sf.sum("v"), sf.count("id")).orderBy("k")
+
+    capture = moved(here, sums, tmp_path / "blocks")
+    assert counted.since_asked_last() == ROWS
+    assert here.resumed(sums(), capture) == capture.rows
+    assert counted.since_asked_last() == 0
+    assert len(here.report().used) == 1
+
+
+def test_all_queries_of_the_next_driver_share_the_table(here: Driver, table: str, tmp_path: Path) -> None:
+    def cached() -> DataFrame:
+        return here.spark.read.parquet(table).groupBy("k").agg(sf.sum("v").alias("v")).cache()
+
+    capture = moved(here, lambda: cached().repartition(3, "k"), tmp_path / "blocks", "cache")
+    here.load(capture)
+    sums = cached()
+    first = Running(sums.agg(sf.sum("v")).collect).rows()
+    for file in capture.files():
+        file.unlink()
+    assert Running(sums.agg(sf.sum("v")).collect).rows() == first == [(sum(range(ROWS)),)]
+    assert here.report().fallbacks == {}
+
+
+def test_a_cached_table_keeps_its_order(here: Driver, table: str, tmp_path: Path) -> None:
+    def ordered() -> DataFrame:
+        return here.spark.read.parquet(table).orderBy(sf.desc("v")).cache()
+
+    capture = moved(here, lambda: ordered().repartition(2, "k"), tmp_path / "blocks")
+    here.load(capture)
+    again = ordered()
+    assert [row.v for row in Running(again.collect).rows()] == list(reversed(range(ROWS)))
+    assert [row.v for row in again.limit(3).collect()] == [ROWS - 1, ROWS - 2, ROWS - 3]
+    assert len(here.report().used) == 1
+
+
+OTHERS: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "order": lambda t: t.orderBy("v"),
+    "order within partitions": lambda t: t.sortWithinPartitions(sf.desc("v")),
+    "rows": lambda t: t.where("v > 0").orderBy(sf.desc("v")),
+    "partitions": lambda t: t.repartition(2, "k").orderBy(sf.desc("v")),
+    "columns": lambda t: t.select("id", "v", "k").orderBy(sf.desc("v")),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_table_of_another_kind_is_built(here: Driver, table: str, tmp_path: Path, other: str) -> None:
+    def cached(change: Callable[[DataFrame], DataFrame]) -> DataFrame:
+        return change(here.spark.read.parquet(table)).cache()
+
+    capture = moved(
+        here, lambda: cached(lambda t: t.orderBy(sf.desc("v"))).repartition(2, "k"), tmp_path / "blocks"
+    )
+    expected = OTHERS[other](here.spark.read.parquet(table)).collect()
+    here.load(capture)
+    assert Running(cached(OTHERS[other]).collect).rows() == expected
+    assert not here.report().used
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_cached_table_whose_rows_are_lost_is_built_again(
+    here: Driver, table: str, tmp_path: Path, damage: str
+) -> None:
+    def sums() -> DataFrame:
+        grouped = here.spark.read.parquet(table).groupBy("k").agg(sf.sum("v").alias("v"))
+        return grouped.cache().groupBy("v").count().orderBy("v")
+
+    capture = moved(here, sums, tmp_path / "blocks")
+    DAMAGES[damage](max(capture.files(), key=lambda file: file.stat().st_size))
+    here.said()
+    assert here.resumed(sums(), capture) == capture.rows
+    assert len(here.report().fallbacks) == 1
+    assert "are lost" in here.said()
+
+
+def test_a_cached_table_that_is_cheap_stays(here: Driver, table: str, tmp_path: Path) -> None:
+    """Seven rows: the shuffle beneath them moves in their place."""
+
+    def sums() -> DataFrame:
+        return here.spark.range(7).cache().groupBy((sf.col("id") % 2).alias("k")).count().orderBy("k")
+
+    capture = here.moved(sums(), tmp_path / "blocks", stages=2)
+    assert {each.kind for each in capture.fragments} == {"shuffle"}
