@@ -35,7 +35,7 @@ from godwit.planrewrite.stagegraph import StageGraph
 
 ROOT = Path(__file__).parents[1]
 CONF = {
-    "spark.driver.memory": "2g",
+    "spark.driver.memory": "4g",
     "spark.sql.shuffle.partitions": "8",
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",

@@ -24,7 +24,6 @@ import org.apache.spark.sql.internal.SQLConf
  * decided here. See `godwit.extractor.jvm` for the other side.
  */
 object Agent {
-  private implicit val formats: Formats = DefaultFormats
   @volatile private var sc: SparkContext = _
   @volatile private var watch: Watch = _
   @volatile private var graceMs = 30000L
@@ -32,13 +31,13 @@ object Agent {
   def start(context: JavaSparkContext, options: String): Unit = {
     val json = parse(options)
     sc = context.sc
-    graceMs = (json \ "grace_ms").extractOrElse(30000L)
+    graceMs = number(json \ "grace_ms").getOrElse(30000L)
     watch = new Watch(sc)
     sc.addSparkListener(watch)
     Fallback.start(SparkEnv.get.rpcEnv)
     pin(SQLConf.LEAF_NODE_DEFAULT_PARALLELISM.key)
     pin(SQLConf.COALESCE_PARTITIONS_MIN_PARTITION_NUM.key)
-    (json \ "stop_after_stages").extractOpt[Int].foreach(Gate.setStopAfter)
+    number(json \ "stop_after_stages").foreach(n => Gate.setStopAfter(n.toInt))
     Notices.takeSigterm()
   }
 
@@ -115,9 +114,9 @@ object Agent {
   /** Several exchanges side by side, each in a thread of its own; one that fails leaves the others alone. */
   def extract(request: String): String = {
     val json = parse(request)
-    val (base, timeoutMs) = ((json \ "base").extract[String], (json \ "timeout_ms").extract[Long])
+    val (base, timeoutMs) = (text(json \ "base"), number(json \ "timeout_ms").get)
     val views = live.flatMap(_.view.pipelines).map(p => p.id -> p).toMap
-    val wanted = (json \ "pipelines").extract[Seq[String]].zipWithIndex
+    val wanted = list(json \ "pipelines").map(text).zipWithIndex
     val extract = new Extract(sc, base, timeoutMs)
     val pool = Executors.newFixedThreadPool(math.max(1, math.min(4, wanted.size)))
     val precedence = new Precedence(sc)
@@ -145,10 +144,14 @@ object Agent {
 
   def load(request: String): Unit = {
     Fallback.forget()
-    Fragments.load((parse(request) \ "fragments").extract[Seq[JObject]].map { f =>
-      Fragment.decode(Base64.getDecoder.decode((f \ "descriptor").extract[String])).copy(folder = (f \ "folder").extract[String])
+    Fragments.load(list(parse(request) \ "fragments").map { f =>
+      Fragment.decode(Base64.getDecoder.decode(text(f \ "descriptor"))).copy(folder = text(f \ "folder"))
     })
   }
+
+  private def text(json: JValue): String = json match { case JString(s) => s; case other => throw new IllegalArgumentException(s"not a text: $other") }
+  private def number(json: JValue): Option[Long] = json match { case JInt(n) => Some(n.toLong); case _ => None }
+  private def list(json: JValue): Seq[JValue] = json match { case JArray(items) => items; case other => throw new IllegalArgumentException(s"not a list: $other") }
 
   def report(): String = compact(render(
     ("used" -> Fragments.usedFragments.map(f => ("fingerprint" -> f.fingerprint) ~ ("label" -> f.label))) ~

@@ -1,9 +1,9 @@
 package org.apache.spark.sql.godwit
 
 import java.io.{ByteArrayInputStream, ByteArrayOutputStream, OutputStream}
-import java.util.Base64
 import java.util.zip.{Deflater, DeflaterOutputStream}
 
+import scala.collection.immutable.ArraySeq
 import scala.concurrent.Future
 import scala.concurrent.duration._
 import scala.reflect.ClassTag
@@ -47,7 +47,7 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
     // The blocks of a partition are read as one stream.
     codec.filterNot(c => CompressionCodec.supportsConcatenationOfSerializedStreams(CompressionCodec.createCodec(sc.conf, c)))
       .foreach(c => throw new Refused(s"blocks compressed by $c, which cannot be joined"))
-    val empty = Fragment(fingerprint, "shuffle", label, folder, 0, exchange.numPartitions, Nil, "",
+    val empty = Fragment(fingerprint, "shuffle", label, folder, 0, exchange.numPartitions, Nil, Nil,
       statistics.sizeInBytes.toLong, statistics.rowCount.map(_.toLong), codec, exchange.output.size, Nil)
     val written = Snapshot.statistics(stage).getOrElse(throw new IllegalStateException("the stage is not finished"))
     if (written == null) empty
@@ -83,7 +83,7 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
       Iterator(Extract.writeFile(name, i, i + 1, conf.value.value)(_.single(Extract.writeRows(part, types, codec, _))))
     })
     val statistics = table.computeStats()
-    Fragment(fingerprint, "cache", label, folder, 1, files.size, files.map(_.directoryOffset), "", statistics.sizeInBytes.toLong,
+    Fragment(fingerprint, "cache", label, folder, 1, files.size, files.map(_.directoryOffset), Nil, statistics.sizeInBytes.toLong,
       statistics.rowCount.map(_.toLong), Some(codec), types.length, files)
   }
 
@@ -95,7 +95,7 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
       _.single(out => Relations.write(relation, types, CompressionCodec.createCodec(sc.conf, codec).compressedOutputStream(out)))
     }
     val statistics = stage.getRuntimeStatistics
-    Fragment(fingerprint, "broadcast", label, folder, 1, 1, Seq(file.directoryOffset), "", statistics.sizeInBytes.toLong,
+    Fragment(fingerprint, "broadcast", label, folder, 1, 1, Seq(file.directoryOffset), Nil, statistics.sizeInBytes.toLong,
       statistics.rowCount.map(_.toLong), Some(codec), stage.output.size, Seq(file))
   }
 }
@@ -168,19 +168,19 @@ class ExtractRDD(sc: SparkContext, dependency: ShuffleDependency[Int, InternalRo
 object BlockSizes {
   private def tracker = SparkEnv.get.mapOutputTracker.asInstanceOf[MapOutputTrackerMaster]
 
-  def encode(shuffleId: Int, partitions: Int): String = {
+  def encode(shuffleId: Int, partitions: Int): Seq[Byte] = {
     val bytes = new ByteArrayOutputStream
     val out = new DeflaterOutputStream(bytes, new Deflater(Deflater.BEST_SPEED))
     tracker.shuffleStatuses(shuffleId).withMapStatuses(_.foreach { status =>
       out.write(Array.tabulate(partitions)(r => MapStatus.compressSize(status.getSizeForBlock(r))))
     })
     out.close()
-    Base64.getEncoder.encodeToString(bytes.toByteArray)
+    ArraySeq.unsafeWrapArray(bytes.toByteArray)
   }
 
   /** Registers a stored exchange's sizes under a shuffle id of this driver. */
   def register(shuffleId: Int, fragment: Fragment, location: org.apache.spark.storage.BlockManagerId): Unit = {
-    val in = new java.util.zip.InflaterInputStream(new ByteArrayInputStream(Base64.getDecoder.decode(fragment.blockSizes)))
+    val in = new java.util.zip.InflaterInputStream(new ByteArrayInputStream(fragment.blockSizes.toArray))
     tracker.registerShuffle(shuffleId, fragment.mappers, fragment.partitions)
     (0 until fragment.mappers).foreach { map =>
       val sizes = in.readNBytes(fragment.partitions).map(MapStatus.decompressSize)

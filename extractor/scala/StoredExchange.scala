@@ -1,5 +1,7 @@
 package org.apache.spark.sql.godwit
 
+import java.util.concurrent.Semaphore
+
 import scala.concurrent.{Future, Promise}
 import scala.util.control.NonFatal
 
@@ -147,12 +149,15 @@ case class StoredBroadcastExec(fragment: Fragment, mode: BroadcastMode, child: S
 }
 
 object StoredBroadcastExec {
-  /** One at a time: while an index is read, it takes twice its memory and pages of 64 MB, and a query may have dozens. */
-  private def read(fragment: Fragment, hadoop: Configuration): Any = synchronized {
+  /** While an index is read it takes twice its memory, in pages of 64 MB, and a query may have dozens: in order, two at a time. */
+  private val turns = new Semaphore(2, true)
+
+  private def read(fragment: Fragment, hadoop: Configuration): Any = {
+    turns.acquire()
     val reader = new BlockReader(fragment, hadoop)
     try {
       val verified = reader.open(0, 0, Int.MaxValue).getOrElse(throw new BlockLost("an empty broadcast file"))
       Relations.read(StoredRDD.decompressed(fragment, verified), fragment.fields)
-    } finally reader.close()
+    } finally { reader.close(); turns.release() }
   }
 }
