@@ -25,6 +25,7 @@ from godwit.extractor.errors import (
 from godwit.extractor.facade import Jvm, JvmGone, Notice
 from godwit.extractor.job import JobLease
 from godwit.extractor.manifest import Fragment, Manifest
+from godwit.extractor.process import say
 from godwit.planrewrite.select import StateSelection, select
 from godwit.planrewrite.stagegraph import SnapshotError, StageGraph
 
@@ -55,6 +56,7 @@ class Agent:
         narrate: Tell,
         leave: Callable[[int], None],
         clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._jvm = jvm
         self._lease = lease
@@ -64,6 +66,7 @@ class Agent:
         self._narrate = narrate
         self._leave = leave
         self._clock = clock
+        self._sleep = sleep
         self._moving = threading.Lock()  # after a commit it is never released: the process leaves
         self._ordering = threading.Lock()
         self._deadline_at = 0.0
@@ -80,8 +83,12 @@ class Agent:
                     self._rehearse()
             except JvmGone:
                 return  # the program's next call into Spark will say so
-            # A signal to a whole process group arrives twice.
-            if notice is not None and notice.at_ms > settled_at_ms:
+            except MoveFailed as error:
+                say(f"{error}; notices are asked for again")
+                self._sleep(NOTICE_WAIT_MS / 1000)
+                continue
+            # A signal to a whole process group arrives twice; so many stages have finished only once.
+            if notice is not None and (notice.at_ms > settled_at_ms or notice.kind == "stages"):
                 with suppress(MoveUnderWay):
                     self.move(order_for(notice), tell=lambda event: None)
                 settled_at_ms = self._clock() * 1000

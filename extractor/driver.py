@@ -3,10 +3,11 @@
 Before the context exists, the job's lock is taken, the state that an earlier driver left is checked against
 this program, and Spark's conf is completed. Once it exists, the state is loaded and the agent starts; a
 program that stops its context and makes another is attached again. At the program's own end nothing is left
-to resume, and the state goes; if it ends by an error, the state stays.
+to resume, and the state goes; if it ends by an error, or by `sys.exit` with a code, the state stays.
 """
 
 import atexit
+import functools
 import os
 import platform
 import secrets
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
+from typing import NoReturn
 
 from godwit.extractor import sigterm, sparkconf
 from godwit.extractor.agent import Agent
@@ -53,6 +55,7 @@ class Driver:
         self._agent: Agent | None = None
         self._described: Program | None = None
         self._seen: set[str] = set()  # modules that are in it
+        self._exit_code: object = None
 
     @cached_property
     def tenure(self) -> Tenure:
@@ -80,6 +83,7 @@ class Driver:
             threading.Thread(target=self._agent.serve, name="godwit-agent", daemon=True).start()
             sigterm.pass_on(self._jvm.living_process)
             atexit.register(self.end)
+            self._listen_to_exit()
             say(tenure.greeting)
 
     def end(self) -> None:
@@ -90,12 +94,23 @@ class Driver:
         try:
             self._settle_accounts(self.tenure)
             # Python sets it where it prints an exception that nobody has handled.
-            if hasattr(sys, "last_value"):
+            if hasattr(sys, "last_value") or self._exit_code not in (None, 0):
                 say("the program failed; what is stored stays for its next run")
             else:
                 self.tenure.lease.end(ended_at=time.time(), moves=self.tenure.moves)
         except GodwitError as error:
             say(one_line(error))
+
+    def _listen_to_exit(self) -> None:
+        """Nothing tells at a process's end with which code it ends, but the call that asked for it."""
+        real = sys.exit
+
+        @functools.wraps(real)
+        def exit(code: object = None) -> NoReturn:
+            self._exit_code = code
+            real(code)  # type: ignore[arg-type]
+
+        sys.exit = exit
 
     def _new_agent(self, tenure: Tenure) -> Agent:
         return Agent(

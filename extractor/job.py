@@ -10,7 +10,8 @@ Its folder in the store says at any moment which of these is true, without anybo
     bad/       fragments that proved corrupt when they were read
     blocks/    what executors wrote, a folder per attempt; only those that the manifest names mean anything
 
-Anyone may look (`JobFolder`); only who holds the lock may change anything (`JobLease`).
+Anyone may look (`JobFolder`); only who holds the lock may change anything (`JobLease`). A standby rehearses
+in a folder of its own under `blocks`, which means nothing either.
 """
 
 import json

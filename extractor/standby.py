@@ -73,8 +73,8 @@ def wait(awaited: Awaited, sleep: Callable[[float], None] = time.sleep) -> bool:
             sleep(LOOK_SECONDS)
     if view.state is JobState.ENDED:
         return False
-    # An older manifest is not a move: the driver that had resumed from it was killed.
-    if view.manifest is None or view.manifest.epoch < awaited.epoch:
+    # The manifest of an earlier driver is not a move: the latest one, which had resumed from it, was killed.
+    if view.manifest is None or view.manifest.epoch != view.epoch:
         raise MoveFailed(
             f"the driver of {job.name} died without being moved out",
             next_step="run the job again without standby",

@@ -19,7 +19,7 @@ from godwit.planrewrite.stagegraph import Kind, Pipeline, StageGraph
 
 MOVE_SETUP_MS = 20
 """What a broadcast costs however small: one object that the driver writes and the next one reads. No job runs
-at either end, as one does to build it again."""
+at either end, as one does to build it again. (For a cached table jobs do; they are as short as its state.)"""
 
 MOVE_BYTES_PER_MS = 100_000
 """100 MB/s, out and in again: a modest object store. An estimate on the slow side: where the store is faster,

@@ -3,7 +3,7 @@ package org.apache.spark.sql.godwit
 import java.io.ByteArrayOutputStream
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.Base64
-import java.util.concurrent.{Callable, Executors}
+import java.util.concurrent.{Callable, Executors, TimeUnit}
 import java.util.zip.DeflaterOutputStream
 
 import scala.util.{Failure, Success, Try}
@@ -122,7 +122,7 @@ object Agent {
     val precedence = new Precedence(sc)
     try {
       val futures = wanted.map { case (id, i) => id -> pool.submit(task(extract, views.get(id), s"f$i")) }
-      val (fragments, failed) = futures.map { case (id, f) => id -> Try(f.get()) }.partition(_._2.isSuccess)
+      val (fragments, failed) = futures.map { case (id, f) => id -> Try(f.get(timeoutMs, TimeUnit.MILLISECONDS)) }.partition(_._2.isSuccess)
       compact(render(
         ("fragments" -> fragments.collect { case (id, Success(f)) => described(id, f, base) }) ~
         ("failed" -> failed.collect { case (id, Failure(e)) =>

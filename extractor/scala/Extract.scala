@@ -53,7 +53,7 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
     if (written == null) empty
     else {
       val dependency = exchange.shuffleDependency
-      if (dependency.rdd.outputDeterministicLevel == DeterministicLevel.INDETERMINATE) throw new Refused("Spark calls its rows indeterminate")
+      Extract.refuseIndeterminate(dependency.rdd)
       val bytes = written.bytesByPartitionId
       val files = if (bytes.exists(_ > 0)) write(dependency, Extract.groups(bytes, sc.defaultParallelism), folder) else Nil
       empty.copy(mappers = exchange.numMappers, bytesByPartition = bytes.toSeq,
@@ -75,6 +75,7 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
   /** Partition by partition, in their order: a program may rely on it. */
   private def cache(table: InMemoryRelation, fingerprint: String, label: String, folder: String): Fragment = {
     val builder = table.cacheBuilder
+    Extract.refuseIndeterminate(builder.cachedColumnBuffers)
     val rows = builder.serializer.convertCachedBatchToInternalRow(builder.cachedColumnBuffers, table.output, table.output, builder.cachedPlan.conf)
     val types = table.output.map(_.dataType).toArray
     val (codec, conf) = (sc.conf.get(config.IO_COMPRESSION_CODEC), hadoop)
@@ -117,6 +118,18 @@ object Extract {
     }._1.reverse
     val cuts = (0 +: ends) ++ (if (ends.lastOption.contains(bytes.length)) Nil else Seq(bytes.length))
     cuts.zip(cuts.tail)
+  }
+
+  /** Rows that a second run would make differently. Stored rows are not made again, though Spark is told so (`StoredRDD`). */
+  def refuseIndeterminate(rdd: RDD[_]): Unit = {
+    def indeterminate(r: RDD[_]): Boolean = r.outputDeterministicLevel == DeterministicLevel.INDETERMINATE
+    def doubtful(r: RDD[_]): Boolean = indeterminate(r) && (r match {
+      case s: StoredRDD => s.isRecomputed
+      case _ =>
+        val causes = r.dependencies.map(_.rdd).filter(indeterminate)
+        causes.isEmpty || causes.exists(doubtful)
+    })
+    if (doubtful(rdd)) throw new Refused("Spark calls its rows indeterminate")
   }
 
   /** As a shuffle would write them. */

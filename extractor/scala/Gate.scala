@@ -31,10 +31,13 @@ object Gate {
   def open(): Unit = synchronized { closed = false; notifyAll() }
   def parked: Set[Long] = parkedExecutions.asScala.map(_.longValue).toSet
   def stagesFinished: Int = synchronized(finishedCount)
+  def forgetStages(): Unit = synchronized { finishedCount = 0 }
   def setStopAfter(stages: Int): Unit = synchronized { stopAfter = stages }
 
   def pass(): Unit = if (closed) synchronized {
-    val execution = SparkContext.getActive.flatMap(sc => Option(sc.getLocalProperty(SQLExecution.EXECUTION_ID_KEY))).map(id => Long.box(id.toLong))
+    // A subquery that waits does not hold its query, which may have no use for it any more.
+    val ofSubquery = Thread.currentThread.getName.startsWith("subquery")
+    val execution = SparkContext.getActive.filterNot(_ => ofSubquery).flatMap(sc => Option(sc.getLocalProperty(SQLExecution.EXECUTION_ID_KEY))).map(id => Long.box(id.toLong))
     execution.foreach(parkedExecutions.add)
     try while (closed) wait() finally execution.foreach(parkedExecutions.remove)
   }
@@ -58,8 +61,8 @@ object Gate {
 
   private def stored(p: SparkPlan): Boolean = p match {
     case r: ReusedExchangeExec => stored(r.child)
-    case _: StoredShuffleExec | _: StoredBroadcastExec => true
-    case c: InMemoryTableScanExec => c.relation.cacheBuilder.cachedPlan.isInstanceOf[StoredCacheExec]
+    case c: InMemoryTableScanExec => stored(c.relation.cacheBuilder.cachedPlan)
+    case _: Stored => true
     case _ => false
   }
 }

@@ -43,6 +43,7 @@ class Rehearsal(present: SparkSession, base: String) {
     }
   } finally {
     use(Nil)
+    Gate.forgetStages()
     val folder = new Path(base)
     folder.getFileSystem(sc.hadoopConfiguration).delete(folder, true)
   }

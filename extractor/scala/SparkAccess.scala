@@ -16,6 +16,22 @@ package org.apache.spark.sql.execution {
     }
   }
 
+  package columnar {
+
+    import org.apache.spark.rdd.RDD
+
+    object CacheAccess {
+      private val field = classOf[CachedRDDBuilder].getDeclaredField("_cachedColumnBuffers")
+      field.setAccessible(true)
+
+      /**
+       * The RDD of a cached table, once it is there. Its builder's own methods wait for whoever builds it, who may be
+       * parked, and would build it if nobody did.
+       */
+      def buffers(builder: CachedRDDBuilder): Option[RDD[_]] = Option(field.get(builder).asInstanceOf[RDD[_]])
+    }
+  }
+
   package joins {
 
     import java.io._

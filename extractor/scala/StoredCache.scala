@@ -19,7 +19,7 @@ import org.apache.spark.util.SerializableConfiguration
  * Stored and recomputed partitions must not be mixed, so the fragment is read as a whole before its first row is
  * used. If a block is lost after that, the query fails rather than give a wrong row.
  */
-case class StoredCacheExec(fragment: Fragment, output: Seq[Attribute])(@transient val replaced: SparkPlan) extends LeafExecNode {
+case class StoredCacheExec(fragment: Fragment, output: Seq[Attribute])(@transient val replaced: SparkPlan) extends LeafExecNode with Stored {
 
   override def nodeName: String = "StoredCache"
   override def stringArgs: Iterator[Any] = Iterator(fragment.fingerprint.take(8))

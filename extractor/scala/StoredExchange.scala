@@ -27,6 +27,12 @@ import org.apache.spark.sql.types.{DataType, DoubleType, FloatType}
 import org.apache.spark.storage.BlockManagerId
 import org.apache.spark.util.SerializableConfiguration
 
+/** A node of the plan whose rows are in the store, and what it stands for. */
+trait Stored { this: SparkPlan =>
+  def fragment: Fragment
+  def replaced: SparkPlan
+}
+
 /** An exchange must have a child. This one carries the columns and the logical link, and is never executed. */
 case class StoredLeafExec(fingerprint: String, output: Seq[Attribute]) extends LeafExecNode {
   override protected def doExecute(): RDD[InternalRow] = throw SparkException.internalError(s"stored exchange $fingerprint was executed")
@@ -39,7 +45,7 @@ case class StoredLeafExec(fingerprint: String, output: Seq[Attribute]) extends L
  * canonical form is that of the exchange it replaces: whatever equals the one equals the other.
  */
 case class StoredShuffleExec(fragment: Fragment, override val outputPartitioning: Partitioning, shuffleOrigin: ShuffleOrigin,
-    advisoryPartitionSize: Option[Long], child: SparkPlan)(@transient val replaced: ShuffleExchangeExec) extends ShuffleExchangeLike {
+    advisoryPartitionSize: Option[Long], child: SparkPlan)(@transient val replaced: ShuffleExchangeExec) extends ShuffleExchangeLike with Stored {
 
   override def nodeName: String = "StoredExchange"
   override def stringArgs: Iterator[Any] = Iterator(fragment.fingerprint.take(8), outputPartitioning)
@@ -93,8 +99,7 @@ object StoredShuffleExec {
 
   /** Whether another run gives the very same values: not if it adds floating-point numbers, or calls Python, in another order. */
   private def repeatable(p: SparkPlan): Boolean = p match {
-    case s: StoredShuffleExec => repeatable(s.replaced)
-    case s: StoredBroadcastExec => repeatable(s.replaced)
+    case s: Stored => repeatable(s.replaced)
     case s: QueryStageExec => repeatable(s.plan)
     case r: ReusedExchangeExec => repeatable(r.child)
     case _: FlatMapGroupsInPandasExec | _: FlatMapGroupsInArrowExec | _: FlatMapCoGroupsInPandasExec | _: ArrowAggregatePythonExec |
@@ -113,7 +118,7 @@ object StoredShuffleExec {
 
 /** A broadcast that is in the store. It is read by the driver, which falls back by itself. */
 case class StoredBroadcastExec(fragment: Fragment, mode: BroadcastMode, child: SparkPlan)(@transient val replaced: BroadcastExchangeExec)
-    extends BroadcastExchangeLike {
+    extends BroadcastExchangeLike with Stored {
 
   override def nodeName: String = "StoredBroadcast"
   override def stringArgs: Iterator[Any] = Iterator(fragment.fingerprint.take(8))

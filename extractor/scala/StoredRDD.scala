@@ -29,6 +29,8 @@ class StoredRDD(sc: SparkContext, fragment: Fragment, specs: Array[ShufflePartit
     clearDependencies() // the scheduler asks for the dependencies again when it runs the stage again
   }
 
+  def isRecomputed: Boolean = recomputed != null
+
   override protected def getDependencies: Seq[Dependency[_]] = Seq(if (recomputed != null) recomputed else pad)
   /** What a stage has made of stored partitions must not be completed from recomputed ones that hold other rows. */
   override protected def getOutputDeterministicLevel: DeterministicLevel.Value =

@@ -54,14 +54,19 @@ class Fingerprint(session: SparkSession) extends Encoding {
   }
 
   /** A cached table keeps its rows in the order in which they were made, and a program may rely on that. */
-  def cache(plan: SparkPlan): Either[String, String] = try {
-    Right(sha("CACHE" + types(plan) + sha(Fingerprint.rowRelevant(conf)) + rows(plan) + order(plan)))
-  } catch {
-    case r: Refused => Left(r.getMessage)
-    case NonFatal(e) => Left(s"a plan that could not be read: $e")
+  def cache(plan: SparkPlan): Either[String, String] = plan.getTagValue(Fingerprint.OfCache).getOrElse {
+    val print = try Right(sha("CACHE" + types(plan) + cached(plan) + order(plan))) catch {
+      case r: Refused => Left(r.getMessage)
+      case NonFatal(e) => Left(s"a plan that could not be read: $e")
+    }
+    plan.setTagValue(Fingerprint.OfCache, print)
+    print
   }
 
-  /** Everything in a plan, as it was planned first, that orders or places rows. */
+  /** The rows of a cached table, and the settings under which it was planned: another session's, perhaps. */
+  private def cached(plan: SparkPlan): String = q(Fingerprint.rowRelevant(plan.session.sessionState.conf)) + rows(plan)
+
+  /** What the program said about the order and the partitions of rows; the rest Spark may do otherwise each time. */
   private def order(p: SparkPlan): String = p match {
     case a: AdaptiveSparkPlanExec => order(a.inputPlan)
     case s: StoredCacheExec => order(s.replaced)
@@ -124,8 +129,8 @@ class Fingerprint(session: SparkSession) extends Encoding {
     case s: ExchangeQueryStageExec => solid(s.plan)
     case r: ReusedExchangeExec => solid(r.child)
     case t: TableCacheQueryStageExec => solid(t.plan)
-    case a: AdaptiveSparkPlanExec => solid(a.inputPlan)
-    case s: StoredCacheExec => solid(s.replaced)
+    case a: AdaptiveSparkPlanExec => solid(a.initialPlan)
+    case s: StoredCacheExec => solid(s.replaced) // exchanges that are stored know what they stand for
     case _: WholeStageCodegenExec | _: InputAdapter | _: AQEShuffleReadExec | _: SortExec | _: ColumnarToRowExec |
         _: RowToColumnarExec | _: CoalesceExec | _: SubqueryExec => solid(p.children.head)
     case other => other
@@ -154,7 +159,9 @@ class Fingerprint(session: SparkSession) extends Encoding {
     case w: WindowGroupLimitExec =>
       val ordered = w.rankLikeFunction.isInstanceOf[RowNumber] && !total(w.partitionSpec ++ w.orderSpec.map(_.child), w.child)
       node(w, if (ordered) layout else rows)
-    case t: TakeOrderedAndProjectExec => node(t, if (total(t.sortOrder.map(_.child), t.child)) rows else layout)
+    case t: TakeOrderedAndProjectExec if total(t.sortOrder.map(_.child), t.child) => node(t, rows)
+    // Both gather the rows of all partitions, in whatever order they arrive.
+    case _: TakeOrderedAndProjectExec | _: CollectLimitExec => throw new Refused(s"${p.nodeName}, which leaves open which rows it takes")
     case l: LimitExec =>
       val sorted = l.child match { case s: SortExec => s.global && total(s.sortOrder.map(_.child), s.child); case _ => false }
       node(l, if (sorted) c => sha(node(c, rows)) else layout)
@@ -211,7 +218,7 @@ class Fingerprint(session: SparkSession) extends Encoding {
     case f: FileSourceScanExec => files(f)
     case c: InMemoryTableScanExec =>
       val columns = c.relation.output.zipWithIndex.map { case (a, i) => a.exprId -> s"in $i" }.toMap
-      "CACHED" + q(within(columns)(all(c.attributes) + unordered(c.predicates))) + rows(c.relation.cacheBuilder.cachedPlan)
+      "CACHED" + q(within(columns)(all(c.attributes) + unordered(c.predicates))) + cached(c.relation.cacheBuilder.cachedPlan)
     case r: RangeExec => "RANGE" + s"${r.start},${r.end},${r.step},${r.numSlices}"
     case l: LocalTableScanExec => "LOCAL" + types(l) + l.rows.map(r => q(row(r, l.output.map(_.dataType)))).mkString
     case _: OneRowRelationExec => "ONE"
@@ -226,7 +233,8 @@ class Fingerprint(session: SparkSession) extends Encoding {
   private def files(f: FileSourceScanExec): String = {
     val relation = f.relation
     val (dynamic, static) = f.partitionFilters.partition(_.exists(_.isInstanceOf[PlanExpression[_]]))
-    val read = listed(f).flatMap(_.files).map(s => s"${s.getPath}|${s.getLen}|${s.getModificationTime}").sorted
+    val values = relation.partitionSchema.map(_.dataType)
+    val read = listed(f).flatMap(d => d.files.map(s => s"${row(d.values, values)}|${s.getPath}|${s.getLen}|${s.getModificationTime}")).sorted
     val columns = (f.dataFilters ++ f.partitionFilters).flatMap(_.references) ++ f.output
     val conditions = within(columns.map(a => a.exprId -> s"column ${a.name}").toMap) {
       all(f.output) + unordered(static) + unordered(dynamic) + unordered(f.dataFilters)
@@ -263,10 +271,17 @@ object Fingerprint {
     lazy val settings = rowRelevant(session.sessionState.conf)
     plan.foreach {
       case e: Exchange => e.setTagValue(Original, new Planned(e, settings))
-      case f: FileSourceScanExec => listing(f).foreach(f.setTagValue(Listing, _))
       case _ =>
     }
+    rememberFiles(plan)
   }
+
+  def rememberFiles(plan: SparkPlan): Unit = plan.foreach {
+    case f: FileSourceScanExec if f.getTagValue(Listing).isEmpty => listing(f).foreach(f.setTagValue(Listing, _))
+    case _ =>
+  }
+
+  private val OfCache = TreeNodeTag[Either[String, String]]("godwit.cache")
 
   /** The files as they are listed when the query is planned: an index may be listed anew while it runs. */
   private val Listing = TreeNodeTag[Seq[PartitionDirectory]]("godwit.listing")
@@ -278,8 +293,7 @@ object Fingerprint {
   }
 
   private def planned(e: Exchange): Option[Planned] = e match {
-    case s: StoredShuffleExec => planned(s.replaced)
-    case b: StoredBroadcastExec => planned(b.replaced)
+    case s: Stored => s.replaced.getTagValue(Original)
     case other => other.getTagValue(Original)
   }
 
@@ -296,7 +310,7 @@ object Fingerprint {
     }.mkString("\n") + s"\n${conf.sessionLocalTimeZone}\n${TimeZone.getDefault.getID}"
 
   /** Scalar functions see one row (or one batch of independent rows); iterator functions may keep state. */
-  private val rowByRowTypes = Set(100, 101, 102, 200, 250)
+  private val rowByRowTypes = Set(100, 101, 200, 250)
   private def rowByRow(e: EvalPythonExec): Boolean = e.udfs.forall(u => rowByRowTypes.contains(u.evalType))
 }
 

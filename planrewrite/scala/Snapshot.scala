@@ -13,7 +13,7 @@ import org.apache.spark.sql.catalyst.plans.logical.statsEstimation.EstimationUti
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution._
 import org.apache.spark.sql.execution.adaptive._
-import org.apache.spark.sql.execution.columnar.InMemoryTableScanExec
+import org.apache.spark.sql.execution.columnar.{CacheAccess, InMemoryTableScanExec}
 import org.apache.spark.sql.execution.exchange._
 
 /** One pipeline of a live query, as `godwit.planrewrite.stagegraph` reads it; `holder` is what its rows are taken from. */
@@ -105,8 +105,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
   /** Remembers which exchanges the initial plan had: those are met again by the first plan of the next driver. */
   private def enter(a: AdaptiveSparkPlanExec): Unit = if (adaptives.put(a, a) == null) {
     a.initialPlan.foreach {
-      case s: StoredShuffleExec => initial += s.fragment.fingerprint
-      case s: StoredBroadcastExec => initial += s.fragment.fingerprint
+      case s: Stored => initial += s.fragment.fingerprint
       case e: Exchange => initial ++= prints.exchange(e).toOption
       case _ =>
     }
@@ -114,8 +113,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
 
   /** Its fingerprint, and whether its rows are in the store. */
   private def known(e: Exchange): (Either[String, String], Boolean) = e match {
-    case s: StoredShuffleExec => kept(s.fragment)
-    case b: StoredBroadcastExec => kept(b.fragment)
+    case s: Stored => kept(s.fragment)
     case _ => (prints.exchange(e), false)
   }
 
@@ -154,16 +152,15 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
   private def cache(id: String, c: InMemoryTableScanExec): PipelineView = {
     val builder = c.relation.cacheBuilder
     val (print, stored) = builder.cachedPlan match {
-      case s: StoredCacheExec => kept(s.fragment)
+      case s: Stored => kept(s.fragment)
       case plan => (new Fingerprint(plan.session).cache(plan), false)
     }
-    // Whoever builds a cached table holds its lock, and may be parked: until its plan is final nobody may ask it.
-    val built = builder.cachedPlan match { case a: AdaptiveSparkPlanExec => a.isFinalPlan; case _ => true }
-    val done = built && c.isMaterialized
+    val buffers = CacheAccess.buffers(builder)
+    val done = buffers.isDefined && c.isMaterialized
     val runtime = if (done) Some(c.runtimeStatistics) else None
     PipelineView(id, "cache", if (done || stored) "finished" else "running", print, c.simpleString(8), inInitialPlan = true, stored,
       runtime.map(_.sizeInBytes.toLong).getOrElse(0L), runtime.flatMap(_.rowCount).map(_.toLong),
-      runMs = if (done) watch.cacheRunMs(builder.cachedColumnBuffers.id) else 0, holder = Some(c))
+      runMs = buffers.map(r => watch.cacheRunMs(r.id)).getOrElse(0L), holder = Some(c))
   }
 
   /** Not a stage yet; but what is in the store waits for nothing. */

@@ -9,7 +9,7 @@ import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution._
 import org.apache.spark.sql.execution.adaptive._
-import org.apache.spark.sql.execution.columnar.{CachedRDDBuilder, InMemoryRelation}
+import org.apache.spark.sql.execution.columnar.{CacheAccess, CachedRDDBuilder, InMemoryRelation}
 import org.apache.spark.sql.execution.exchange._
 
 /**
@@ -60,8 +60,10 @@ case class Substitute(session: SparkSession) extends Rule[SparkPlan] with Loggin
  * replaces it is remembered with the plan that it would have been built from.
  */
 case class SubstituteCaches() extends Rule[LogicalPlan] {
-  override def apply(plan: LogicalPlan): LogicalPlan = if (Fragments.isEmpty) plan else try plan.transform {
-    case r: InMemoryRelation => SubstituteCaches.stored(r.cacheBuilder).fold(r)(InMemoryRelation(r.output, _, Nil, r.statsOfPlanToCache))
+  override def apply(plan: LogicalPlan): LogicalPlan = try plan.transform {
+    case r: InMemoryRelation =>
+      Fingerprint.rememberFiles(r.cacheBuilder.cachedPlan)
+      SubstituteCaches.stored(r.cacheBuilder).fold(r)(InMemoryRelation(r.output, _, Nil, r.statsOfPlanToCache))
   } catch {
     case NonFatal(e) =>
       logWarning("godwit: the stored rows of cached tables are not used for this plan", e)
@@ -74,10 +76,10 @@ object SubstituteCaches {
 
   private def stored(builder: CachedRDDBuilder): Option[CachedRDDBuilder] = synchronized {
     val plan = builder.cachedPlan
-    plan.getTagValue(Replacement).orElse {
-      val free = !plan.isInstanceOf[StoredCacheExec] && !builder.isCachedColumnBuffersLoaded && !builder.supportsColumnarInput
-      val found = if (free) new Fingerprint(plan.session).cache(plan).toOption.flatMap(Fragments.get) else None
-      found.filter(_.fields == plan.output.size).map { fragment =>
+    val free = !Fragments.isEmpty && !plan.isInstanceOf[Stored] && CacheAccess.buffers(builder).isEmpty && !builder.supportsColumnarInput
+    val found = if (free) new Fingerprint(plan.session).cache(plan).toOption.flatMap(Fragments.get) else None
+    found.filter(_.fields == plan.output.size).map { fragment =>
+      plan.getTagValue(Replacement).getOrElse {
         val replacement = builder.copy(cachedPlan = StoredCacheExec(fragment, plan.output)(plan))
         plan.setTagValue(Replacement, replacement)
         Fragments.used(fragment)

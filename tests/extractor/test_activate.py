@@ -444,6 +444,7 @@ class Drivers:
     def __init__(self) -> None:
         self.made: list[tuple[Driver, Machine]] = []
         self.left: list[int] = []
+        self.exit = sys.exit
 
     def __call__(self, job: JobFolder, machine: Machine, program: Path, **facts: Any) -> Driver:
         driver = Driver(task(job, **facts), machine, "/godwit.jar", [str(program)], self.left.append)
@@ -455,6 +456,7 @@ class Drivers:
             atexit.unregister(driver.end)
             machine.notices.put(None)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        sys.exit = self.exit
 
 
 @pytest.fixture
@@ -559,6 +561,21 @@ def test_a_program_that_fails_leaves_the_state(
     assert job.bad() == {fragment().fingerprint}
 
 
+@pytest.mark.parametrize(("code", "stays"), [(1, True), ("no rows", True), (0, False), (None, False)])
+def test_a_program_that_exits_with_a_code_keeps_its_state(
+    tmp_path: Path, program: Path, new_driver: Drivers, code: object, stays: bool
+) -> None:
+    job = new_job(tmp_path)
+    commit(job, described(program))
+    driver = new_driver(job, Machine(graph_of()), program)
+    driver.attach(object())
+    with pytest.raises(SystemExit) as raised:
+        sys.exit(code)  # type: ignore[arg-type]
+    assert raised.value.code == code
+    driver.end()
+    assert (job.committed() is not None) == stays
+
+
 def test_a_fork_of_the_driver_does_not_end_the_job(
     tmp_path: Path, program: Path, new_driver: Drivers
 ) -> None:
@@ -639,6 +656,18 @@ def test_a_standby_does_not_repeat_a_job_that_died(tmp_path: Path, program: Path
     elsewhere = Elsewhere(job, described(program))
     with pytest.raises(MoveFailed, match="died"):
         standby.wait(awaited(job, program), lambda seconds: elsewhere.lease.release())
+
+
+def test_a_standby_does_not_repeat_a_job_that_another_standby_has_taken_over(
+    tmp_path: Path, program: Path
+) -> None:
+    job = new_job(tmp_path)
+    elsewhere = Elsewhere(job, described(program))
+    waiting = awaited(job, program)
+    elsewhere.move_out()
+    another = Elsewhere(job, described(program))
+    with pytest.raises(MoveFailed, match="died"):
+        standby.wait(waiting, lambda seconds: another.lease.release())
 
 
 def test_there_is_nothing_to_stand_by_for_without_a_job(tmp_path: Path, program: Path) -> None:

@@ -43,6 +43,7 @@ class Stage:
             narrate=lambda event: None,
             leave=self.left_with.append,
             clock=lambda: NOW + machine.waited_ms / 1000 + self.extra_seconds,
+            sleep=lambda seconds: None,
         )
 
     def manifest(
@@ -579,6 +580,38 @@ def test_a_notice_that_arrives_twice_is_served_once(staged: Staged) -> None:
     stage.extra_seconds = 0.01
     stage.agent.serve()
     assert pictures == ["taken"]
+
+
+def test_a_notice_of_stages_is_never_taken_for_an_echo(staged: Staged) -> None:
+    """It has closed the gate: who drops it leaves the queries parked for ever."""
+    stage = staged(replace(running(), side_effects=("execution 3 wrote file:/x",)))
+    stage.machine.notices.put(Notice("sigterm", int(NOW * 1000), 30_000))
+    stage.machine.notices.put(Notice("stages", int(NOW * 1000) - 1, 30_000))
+    stage.machine.notices.put(None)
+    closed: list[str] = []
+    stage.machine.close_gate = lambda: closed.append("closed")  # type: ignore[method-assign]
+    stage.agent.serve()
+    assert closed == ["closed", "closed"]
+
+
+def test_a_jvm_that_cannot_answer_once_is_asked_again(
+    staged: Staged, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = staged(running())
+    real, asked = stage.machine.await_notice, []
+
+    def answer(timeout_ms: int) -> Notice | None:
+        asked.append(timeout_ms)
+        if len(asked) == 1:
+            raise MoveFailed("Spark says: OutOfMemoryError")
+        return real(timeout_ms)
+
+    stage.machine.await_notice = answer  # type: ignore[method-assign]
+    stage.machine.notices.put(Notice("sigterm", int(NOW * 1000), 30_000))
+    stage.machine.notices.put(None)
+    stage.agent.serve()
+    assert stage.left_with == [75]
+    assert "OutOfMemoryError" in capsys.readouterr().err
 
 
 # What others see

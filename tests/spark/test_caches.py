@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from godwit.planrewrite.stagegraph import StageGraph
 from tests.spark.pair import Capture, Driver, Running, driver, finished, write
 from tests.spark.test_lost_blocks import DAMAGES
 
@@ -139,6 +140,23 @@ def test_a_cached_table_whose_rows_are_lost_is_built_again(
     assert here.resumed(sums(), capture) == capture.rows
     assert len(here.report().fallbacks) == 1
     assert "are lost" in here.said()
+
+
+def test_a_table_that_is_being_built_again_does_not_hold_up_a_move(
+    here: Driver, table: str, tmp_path: Path
+) -> None:
+    """Its lock is held by a query that is parked: whoever takes the picture must not ask for it."""
+
+    def sums() -> DataFrame:
+        grouped = here.spark.read.parquet(table).groupBy("k").agg(sf.sum("v").alias("v"))
+        return grouped.cache().groupBy("v").count().orderBy("v")
+
+    capture = moved(here, sums, tmp_path / "blocks")
+    capture.files()[0].unlink()
+    pictures: list[StageGraph] = []
+    assert here.resumed(sums(), capture, lambda: pictures.append(here.graph())) == capture.rows
+    states = {each.kind: each.state for each in pictures[0].pipelines.values()}
+    assert states["cache"] == "running"
 
 
 def test_a_cached_table_that_is_cheap_stays(here: Driver, table: str, tmp_path: Path) -> None:

@@ -79,6 +79,27 @@ def test_tasks_that_hold_every_core_hold_up_no_move_and_run_again_if_it_fails(
     assert [tuple(row) for row in query.rows()] == [(sum(range(100)), 100)]
 
 
+def test_what_was_done_since_the_first_move_is_state_of_the_second(source: Driver, tmp_path: Path) -> None:
+    """Sums of floating-point numbers are never twice the same to the last digit; stored, they are."""
+
+    def sorted_sums() -> DataFrame:
+        numbers = source.spark.range(0, 10_000, 1, 4).selectExpr("id % 100 AS k", "id / 7 AS x")
+        sums = numbers.groupBy("k").agg(sf.sum("x").alias("x"))
+        return sums.repartition(3, "x").groupBy(sf.floor("x").alias("f")).agg(sf.count("k")).orderBy("f")
+
+    first = source.moved(sorted_sums(), tmp_path / "first", stages=1)
+    source.load(first)
+    source.stop_after(1)
+    query = Running(sorted_sums().collect)
+    assert source.parked(query)
+    graph = source.graph()
+    second = source.extracted(graph, tmp_path / "second", chosen(graph))
+    source.jvm.open_gate()
+    assert query.rows() == first.rows
+    assert second.refused == {}
+    assert [each.kind for each in second.fragments] == ["shuffle"]
+
+
 class Heap:
     """The most that the JVM holds onto while something goes on, beyond what it held before."""
 

@@ -323,6 +323,58 @@ def test_another_file_of_the_same_size_is_another_table(here: Driver, tmp_path: 
     assert one != other
 
 
+def test_partitions_that_have_changed_places_are_another_table(here: Driver, tmp_path: Path) -> None:
+    """The files are the very same, but what their rows are called by is not in them."""
+    spark = here.spark
+    places = [write(tmp_path / f"p={number}", v=[number]) for number in range(2)]
+    spark.sql(f"CREATE TABLE placed (v BIGINT, p INT) USING parquet PARTITIONED BY (p) LOCATION '{tmp_path}'")
+    try:
+        spark.sql("MSCK REPAIR TABLE placed")
+        before = here.prints(spark.table("placed").groupBy("p").sum("v"))
+        for number, place in enumerate(reversed(places)):
+            spark.sql(f"ALTER TABLE placed PARTITION (p = {number}) SET LOCATION '{place}'")
+        spark.catalog.refreshTable("placed")
+        after = here.prints(spark.table("placed").groupBy("p").sum("v"))
+        assert not before[0].startswith("refused")
+        assert before != after
+    finally:
+        spark.sql("DROP TABLE placed")
+
+
+TIES: dict[str, Query] = {
+    "numbered rows of a cached table": over(
+        lambda t: t.selectExpr("v", "row_number() OVER (PARTITION BY g ORDER BY s) AS n").cache().distinct()
+    ),
+    "some rows of a cached table": over(lambda t: t.limit(3).cache().repartition(2, "g")),
+    "first rows of a cached table": over(lambda t: t.orderBy("g").limit(3).cache().repartition(2, "g")),
+    "one row of a subquery": over(
+        lambda t: t.where(f"v > (SELECT v FROM parquet.`{t.inputFiles()[0]}` LIMIT 1)").groupBy("g").count()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TIES)
+def test_rows_that_spark_may_choose_otherwise_have_no_fingerprint(
+    here: Driver, folder: Path, name: str
+) -> None:
+    print_of = here.prints(TIES[name](here.spark, str(folder)))[0]
+    here.spark.catalog.clearCache()
+    assert print_of.startswith("refused"), print_of
+
+
+def test_a_cached_table_is_also_the_settings_that_it_was_planned_under(here: Driver, folder: Path) -> None:
+    def prints(mode: str) -> list[str]:
+        here.spark.conf.set("spark.sql.files.ignoreCorruptFiles", mode)
+        cached = a(here.spark, str(folder)).select("g", "v").cache()
+        here.spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+        found = here.prints(cached.groupBy("g").sum("v"))
+        here.spark.catalog.clearCache()
+        return found
+
+    assert prints("true") == prints("true")
+    assert prints("true") != prints("false")
+
+
 def test_the_machines_timezone_counts(here: Driver, folder: Path) -> None:
     zones = here.spark._jvm.java.util.TimeZone
     real = zones.getDefault()

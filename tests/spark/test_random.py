@@ -8,7 +8,7 @@ import pytest
 from tests.spark.questions import RandomQuestion
 from tests.spark.rig import Rig
 
-SEEDS = range(40)
+SEEDS = range(25)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
