@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("planrewrite", "extractor", "orchestrator")
-TESTS = ("tests/spark/test_negatives.py", "tests/spark/test_corrections.py")
+TESTS = tuple(f"tests/spark/test_{name}.py" for name in ("negatives", "corrections", "caches"))
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,11 @@ BUGS = {
         "def within(e: Expression): Boolean = e.exists(knows)",
         "def within(e: Expression): Boolean = e.exists(x => knows(x) && !x.isInstanceOf[InputFileName])",
     ),
+    "a cached table's order is dropped": Bug(FINGERPRINT, " + cached(plan) + order(plan)", " + cached(plan)"),
+    "a cached table's settings are dropped": Bug(
+        FINGERPRINT, "q(Fingerprint.rowRelevant(plan.session.sessionState.conf)) + rows(plan)", "rows(plan)"
+    ),
+    "a partition's values are dropped": Bug(FINGERPRINT, "${row(d.values, values)}|", ""),
     "settings are dropped": Bug(
         FINGERPRINT, "types(s) + settings + rows(s.child)", "types(s) + rows(s.child)"
     ),
