@@ -78,6 +78,7 @@ def test_the_jar_holds_the_classes_under_sparks_own_package(wheel: Path, tmp_pat
         "org/apache/spark/sql/execution/BroadcastThreads",
         "org/apache/spark/sql/execution/adaptive/StageAccess",
         "org/apache/spark/sql/execution/joins/Relations",
+        "org/apache/spark/sql/execution/columnar/CacheAccess",
     }
 
 

@@ -81,7 +81,9 @@ BUGS = {
         FINGERPRINT, "types(s) + settings + rows(s.child)", "types(s) + rows(s.child)"
     ),
     "a file's time is dropped": Bug(FINGERPRINT, "|${s.getModificationTime}", ""),
-    "a partitioning is dropped": Bug(FINGERPRINT, "arguments(s, value(s.outputPartitioning))", '""'),
+    "a partitioning is dropped": Bug(
+        FINGERPRINT, '"SHUFFLE" + arguments(s, value(s.outputPartitioning))', '"SHUFFLE"'
+    ),
 }
 
 
