@@ -72,7 +72,7 @@ def test_the_jar_holds_the_classes_under_sparks_own_package(wheel: Path, tmp_pat
     inside = zipfile.ZipFile(wheel).extract("godwit/extractor/jars/godwit-spark-4.3.jar", tmp_path)
     classes = [name for name in zipfile.ZipFile(inside).namelist() if name.endswith(".class")]
     assert "org/apache/spark/sql/godwit/Agent.class" in classes
-    # Three accessors must stand where Spark keeps what they reach (extractor/scala/SparkAccess.scala).
+    # Four accessors must stand where Spark keeps what they reach (extractor/scala/SparkAccess.scala).
     elsewhere = {name.split("$")[0].removesuffix(".class") for name in classes if "/godwit/" not in name}
     assert elsewhere == {
         "org/apache/spark/sql/execution/BroadcastThreads",
