@@ -25,7 +25,6 @@ LOOK_SECONDS = 0.05
 @dataclass(frozen=True)
 class Awaited:
     job: JobFolder
-    epoch: int
     conf: Mapping[str, str]  # of its SparkContext
 
 
@@ -52,7 +51,7 @@ def find(settings: Settings, argv: Sequence[str]) -> Awaited | None:
     if view.state is JobState.DEAD or view.running is None:
         raise UnknownJob(f"job {job.name} is not running", next_step="start it first, without standby")
     check_program(view.running.program, argv)
-    return Awaited(job, view.running.epoch, view.running.spark_conf)
+    return Awaited(job, view.running.spark_conf)
 
 
 def rehearse(awaited: Awaited, move: Callable[[str], None]) -> None:

@@ -122,7 +122,9 @@ object Agent {
     val precedence = new Precedence(sc)
     try {
       val futures = wanted.map { case (id, i) => id -> pool.submit(task(extract, views.get(id), s"f$i")) }
-      val (fragments, failed) = futures.map { case (id, f) => id -> Try(f.get(timeoutMs, TimeUnit.MILLISECONDS)) }.partition(_._2.isSuccess)
+      val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs)
+      val ended = futures.map { case (id, f) => id -> Try(f.get(deadline - System.nanoTime(), TimeUnit.NANOSECONDS)) }
+      val (fragments, failed) = ended.partition(_._2.isSuccess)
       compact(render(
         ("fragments" -> fragments.collect { case (id, Success(f)) => described(id, f, base) }) ~
         ("failed" -> failed.collect { case (id, Failure(e)) =>
