@@ -15,7 +15,9 @@ ROOMS := planrewrite extractor orchestrator
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -q
 UNIT := $(wildcard $(addprefix tests/,$(ROOMS) packaging tpc))
-WHOLE := $(sort $(wildcard tests/spark/test_*.py tests/e2e/test_*.py))
+# The longest first: two run side by side.
+LONG := $(addprefix tests/spark/test_,features.py tpcds.py activation.py tpch.py)
+WHOLE := $(LONG) $(filter-out $(LONG),$(sort $(wildcard tests/spark/test_*.py tests/e2e/test_*.py)))
 # By content, not by time: a fresh checkout of the same commit has nothing to install.
 INPUTS := Makefile pyproject.toml setup.py uv.lock extractor/godwit.pth
 STAMP := .venv/installed-$(shell (cat $(INPUTS); echo "$(CURDIR)") | sha256sum | cut -c1-16)
@@ -51,9 +53,11 @@ check: install
 	$(BIN)/lint-imports --no-logo
 	$(PYTEST) $(UNIT)
 
-# Each file in a process of its own: a Spark that a test has started lives as long as its process.
+# Each file in a process of its own: a Spark that a test has started lives as long as its process. Of two files side
+# by side each prints what it has to say at its end; the first that fails ends it all.
 test: check data
-	@for file in $(WHOLE); do echo "$$file"; $(PYTEST) "$$file"; done
+	@printf '%s\n' $(WHOLE) | xargs -P 2 -I{} bash -c \
+	  'told=$$($(PYTEST) {} 2>&1) && code=0 || code=255; printf "%s\n%s\n" {} "$$told"; exit $$code'
 
 demo: install
 	@$(BIN)/godwit demo

@@ -119,9 +119,11 @@ class Race:
 
     @contextmanager
     def _pools(self) -> Iterator[tuple[Pool, Pool]]:
+        """Both get warm side by side, before the clock runs."""
         with self._pool("source", standby=False) as source:
-            source.until(self._ready.exists)
+            source.until(lambda: self._job.running() is not None)
             with self._pool("target", standby=True) as target:
+                source.until(self._ready.exists)
                 target.until(lambda: target.said("standing by for"))
                 yield source, target
 

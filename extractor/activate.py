@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from godwit.extractor import ending
 from godwit.extractor.errors import GodwitError
 from godwit.extractor.importhook import after_import
 from godwit.extractor.process import die, leave, say
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 CONTEXT_MODULE = "pyspark.core.context"
 CONNECT_MODULE = "pyspark.sql.connect.session"
+RDD_MODULE = "pyspark.core.rdd"
+
+EFFECT_PROPERTY = "godwit.effect"
+"""The local property by which the JVM knows jobs that change the world."""
 
 NO_PROGRAMS = ("pyspark.daemon", "pyspark.worker", "find_spark_home.py", "godwit")
 """Python processes with a driver's environment that are no driver: those that Spark starts for itself, and
@@ -37,6 +42,8 @@ class Guest(Protocol):
     def additions(self, given: Mapping[str, str]) -> Mapping[str, str]: ...
 
     def attach(self, context: "SparkContext") -> None: ...
+
+    def retire(self) -> None: ...
 
 
 class Activation:
@@ -95,7 +102,7 @@ class Activation:
             driver = self._new_driver(gateway)
             self._guest = standby.Warming(driver, job.conf)
             context = jvm.new_context()
-            standby.rehearse(job, jvm.SparkJvm(gateway).rehearse)
+            standby.rehearse(job, jvm.SparkJvm(gateway))
             say(f"standing by for {task.job}")
             if standby.wait(job):
                 self._guest = driver
@@ -104,6 +111,10 @@ class Activation:
                 return
         say(f"{task.job} has come to its own end: nothing is left to do")
         leave(0)
+
+    def retire(self) -> None:
+        if self._guest is not None:
+            self._guest.retire()
 
     def _new_driver(self, gateway: Any) -> "Driver":
         import pyspark
@@ -122,8 +133,10 @@ def hook() -> None:
     if _activation is not None or is_no_program(sys.orig_argv):
         return
     _activation = Activation(os.environ)
+    ending.listen()
     after_import(CONTEXT_MODULE, _activation.wrap_context)
     after_import(CONNECT_MODULE, _activation.wrap_connect)
+    after_import(RDD_MODULE, mark_foreach)
     if os.environ.get("GODWIT_STANDBY", "0") != "0":
         # Python prints what is raised in a .pth file and goes on: the program would run beside the job.
         with errors_in_one_line(), last_resort("cannot stand by"):
@@ -131,6 +144,32 @@ def hook() -> None:
 
 
 _activation: Activation | None = None
+
+
+def mark_foreach(module: ModuleType) -> None:
+    """What these do to the world is seen by nobody, and the name of their jobs is not to be relied on: where
+    another thread is inside an action, pyspark gives them none."""
+    import functools
+
+    def marked(real: Any) -> Any:
+        @functools.wraps(real)
+        def call(rdd: Any, f: Any) -> None:
+            rdd.ctx.setLocalProperty(EFFECT_PROPERTY, real.__name__)
+            try:
+                real(rdd, f)
+            finally:
+                rdd.ctx.setLocalProperty(EFFECT_PROPERTY, None)
+
+        return call
+
+    for name in ("foreach", "foreachPartition"):
+        setattr(module.RDD, name, marked(getattr(module.RDD, name)))
+
+
+def program_has_answered() -> None:
+    """For a program that knows Godwit: from here on it puts out what it has found, and may not be moved."""
+    if _activation is not None:
+        _activation.retire()
 
 
 def is_no_program(command: Sequence[str]) -> bool:

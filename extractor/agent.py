@@ -14,13 +14,14 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from godwit.extractor import decide
-from godwit.extractor.control import Event, MoveUnderWay, Order, failure
+from godwit.extractor.control import Event, MoveUnderWay, Order
 from godwit.extractor.errors import (
     MOVED_OUT,
     DeadlinePassed,
     GodwitError,
     MoveFailed,
     MoveRefused,
+    failure,
 )
 from godwit.extractor.facade import Jvm, JvmGone, Notice
 from godwit.extractor.job import JobLease
@@ -69,7 +70,7 @@ class Agent:
         self._sleep = sleep
         self._moving = threading.Lock()  # after a commit it is never released: the process leaves
         self._ordering = threading.Lock()
-        self._deadline_at = 0.0
+        self._deadline_at, self._must_leave = 0.0, False
         self._commit = threading.Lock()
         self._retired = False
 
@@ -89,9 +90,17 @@ class Agent:
                 continue
             # A signal to a whole process group arrives twice; so many stages have finished only once.
             if notice is not None and (notice.at_ms > settled_at_ms or notice.kind == "stages"):
-                with suppress(MoveUnderWay):
-                    self.move(order_for(notice), tell=lambda event: None)
+                self._obey(order_for(notice))
                 settled_at_ms = self._clock() * 1000
+
+    def _obey(self, order: Order) -> None:
+        """A move that somebody else has ordered may come to nothing. Who must leave then tries again."""
+        while True:
+            with suppress(MoveUnderWay):
+                return self.move(order, tell=lambda event: None)
+            if not order.must_leave:
+                return
+            self._sleep(DRAIN_LOOK_MS / 1000)
 
     def _rehearse(self) -> None:
         """What has been looked at once is quick to look at again, when there is a hurry."""
@@ -103,8 +112,10 @@ class Agent:
         with self._ordering:
             if not self._moving.acquire(blocking=False):
                 self._deadline_at = min(self._deadline_at, order.deadline_at)
+                self._must_leave |= order.must_leave
                 raise MoveUnderWay("a move of this job is under way already")
             self._deadline_at = order.deadline_at
+            self._must_leave = order.must_leave
 
         def tell_all(event: Event) -> None:
             self._narrate(event)
@@ -136,13 +147,15 @@ class Agent:
             graph = self._picture()
             if order.drain:
                 graph = self._drained(graph, tell)
-            return self._stored(graph, order, tell)
+            return self._stored(graph, tell)
 
     def retire(self) -> None:
         """The program has come to its end: no move may commit any more. If one already has, the process is
         about to leave, and this does not return.
         """
         with self._commit:
+            if self._retired:
+                return
             self._retired = True
         self._moving.acquire()
 
@@ -173,6 +186,10 @@ class Agent:
 
     def _picture(self) -> StageGraph:
         graph = _parsed(self._jvm.snapshot())
+        while graph.events_late:
+            if self._clock() > self._deadline_at - decide.COMMIT_SECONDS:
+                raise MoveRefused("Spark's events are late, and a write may have ended among them")
+            graph = _parsed(self._jvm.snapshot())
         if why := decide.refusal(graph):
             raise MoveRefused(why)
         return graph
@@ -192,10 +209,10 @@ class Agent:
             until = decide.drain_until(self._deadline_at, state_bytes)
         return graph
 
-    def _stored(self, graph: StageGraph, order: Order, tell: Tell) -> Manifest:
+    def _stored(self, graph: StageGraph, tell: Tell) -> Manifest:
         folder = self._lease.new_blocks()
         try:
-            manifest = self._extracted(graph, folder, order, tell)
+            manifest = self._extracted(graph, folder, tell)
             with self._commit:
                 if self._retired:
                     raise MoveRefused("the program has come to its end", next_step="nothing is left to move")
@@ -207,7 +224,7 @@ class Agent:
             raise
         return manifest
 
-    def _extracted(self, graph: StageGraph, folder: str, order: Order, tell: Tell) -> Manifest:
+    def _extracted(self, graph: StageGraph, folder: str, tell: Tell) -> Manifest:
         """A pipeline that cannot be written may leave others beneath it to be chosen in its place: each round
         chooses anew, with what is known by then. Every round but the last refuses a pipeline, so this ends.
         """
@@ -222,7 +239,7 @@ class Agent:
             timeout_ms = decide.extract_ms(self._deadline_at - self._clock())
             extraction = self._jvm.extract(self._lease.job.bulk_uri(base), wanted, timeout_ms)
             written |= {each.fingerprint: decide.fragment(each, base) for each in extraction.written}
-            if problem := decide.problem(extraction, a_part_will_do=order.must_leave and bool(written)):
+            if problem := decide.problem(extraction, a_part_will_do=self._must_leave and bool(written)):
                 raise problem
             known = decide.after(known, extraction)
         fragments = decide.kept(graph, selection, written, self._loaded, self._jvm.report().fallbacks)

@@ -22,7 +22,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from godwit.extractor.errors import DeadlinePassed, GodwitError, MoveFailed, MoveRefused, UsageError
+from godwit.extractor.errors import (
+    DeadlinePassed,
+    GodwitError,
+    MoveFailed,
+    MoveRefused,
+    UsageError,
+    failure,
+)
 
 Event = Mapping[str, Any]
 """A step of a move: {"phase": "parking" | "draining" | "extracting" | "committed" | "left" | "failed", ...}.
@@ -175,10 +182,6 @@ def parse_order(body: bytes, ordered_at: float) -> Order:
     if seconds <= 0:
         raise DeadlinePassed(f"a deadline {-seconds:g} s ago cannot be met")
     return Order(ordered_at + seconds, drain=not now)
-
-
-def failure(error: GodwitError) -> dict[str, Any]:
-    return {"error": str(error), "next_step": error.next_step, "exit_code": error.exit_code}
 
 
 class ControlClient:

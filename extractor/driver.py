@@ -3,11 +3,10 @@
 Before the context exists, the job's lock is taken, the state that an earlier driver left is checked against
 this program, and Spark's conf is completed. Once it exists, the state is loaded and the agent starts; a
 program that stops its context and makes another is attached again. At the program's own end nothing is left
-to resume, and the state goes; if it ends by an error, or by `sys.exit` with a code, the state stays.
+to resume, and the state goes; if it ends by an error, or with an exit code, the state stays.
 """
 
 import atexit
-import functools
 import os
 import platform
 import secrets
@@ -16,16 +15,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
-from typing import NoReturn
+from types import FrameType
 
-from godwit.extractor import sigterm, sparkconf
+from godwit.extractor import ending, sigterm, sparkconf
 from godwit.extractor.agent import Agent
 from godwit.extractor.control import ControlServer
-from godwit.extractor.errors import GodwitError
-from godwit.extractor.facade import Jvm, JvmGone
+from godwit.extractor.errors import GodwitError, MoveFailed
+from godwit.extractor.facade import Jvm, JvmGone, Report
 from godwit.extractor.job import Running
 from godwit.extractor.manifest import Fragment, Manifest
 from godwit.extractor.process import leave, narrate, one_line, say
@@ -44,23 +44,31 @@ class Driver:
         jar: str,
         argv: Sequence[str],
         leave: Callable[[int], None] = leave,
+        ended_well: Callable[[FrameType | None], bool] = ending.ended_well,
     ) -> None:
         self._settings = settings
         self._jvm = jvm
         self._jar = jar
         self._argv = tuple(argv)  # as it was: programs eat theirs
         self._leave = leave
+        self._ended_well = ended_well
         self._pid = os.getpid()
         self._spark_conf: Mapping[str, str] = {}
         self._agent: Agent | None = None
         self._described: Program | None = None
         self._seen: set[str] = set()  # modules that are in it
-        self._exit_code: object = None
+        self._main: FrameType | None = None
+        self._before = Report({}, {})  # of contexts that the program has stopped
 
     @cached_property
     def tenure(self) -> Tenure:
         """Asked for, the job becomes this driver's, and nobody else's until its process ends."""
         return begin(self._settings, self._argv)
+
+    @cached_property
+    def _loaded(self) -> dict[str, Fragment]:
+        """What was resumed from, less what proved to be lost."""
+        return {fragment.fingerprint: fragment for fragment in self.tenure.fragments}
 
     def additions(self, given: Mapping[str, str]) -> Mapping[str, str]:
         """What the context needs beside the program's conf."""
@@ -75,15 +83,19 @@ class Driver:
     def attach(self, context: object) -> None:
         """The context is there: load the state into it, and serve."""
         tenure = self.tenure
+        if self._agent is not None:
+            self._before = self._whole_report()
+            for fingerprint in self._before.fallbacks:
+                self._loaded.pop(fingerprint, None)
         self._jvm.start(context, self._settings.stop_after_stages, int(self._settings.grace_seconds * 1000))
-        self._jvm.load({tenure.job.bulk_uri(each.folder): each for each in tenure.fragments})
+        self._jvm.load({tenure.job.bulk_uri(each.folder): each for each in self._loaded.values()})
         if self._agent is None:
             self._agent = self._new_agent(tenure)
             self._announce(tenure, self._agent)
             threading.Thread(target=self._agent.serve, name="godwit-agent", daemon=True).start()
             sigterm.pass_on(self._jvm.living_process)
             atexit.register(self.end)
-            self._listen_to_exit()
+            self._main = ending.main_frame()
             say(tenure.greeting)
 
     def end(self) -> None:
@@ -93,35 +105,33 @@ class Driver:
         self._agent.retire()
         try:
             self._settle_accounts(self.tenure)
-            # Python sets it where it prints an exception that nobody has handled.
-            if hasattr(sys, "last_value") or self._exit_code not in (None, 0):
-                say("the program failed; what is stored stays for its next run")
-            else:
+            if self._ended_well(self._main):
                 self.tenure.lease.end(ended_at=time.time(), moves=self.tenure.moves)
+            elif self.tenure.fragments:
+                say("the program failed; what is stored stays for its next run")
         except GodwitError as error:
             say(one_line(error))
 
-    def _listen_to_exit(self) -> None:
-        """Nothing tells at a process's end with which code it ends, but the call that asked for it."""
-        real = sys.exit
-
-        @functools.wraps(real)
-        def exit(code: object = None) -> NoReturn:
-            self._exit_code = code
-            real(code)  # type: ignore[arg-type]
-
-        sys.exit = exit
+    def retire(self) -> None:
+        """The program puts out its answer: half of it must not be left behind, and the whole given again."""
+        if self._agent is not None:
+            self._agent.retire()
 
     def _new_agent(self, tenure: Tenure) -> Agent:
         return Agent(
             self._jvm,
             tenure.lease,
-            loaded={fragment.fingerprint: fragment for fragment in tenure.fragments},
+            loaded=self._loaded,
             manifest=self._manifest,
             moves=tenure.moves,
             narrate=narrate,
-            leave=self._leave,
+            leave=self._leave_with_jvm,
         )
+
+    def _leave_with_jvm(self, exit_code: int) -> None:
+        with suppress(JvmGone, MoveFailed):
+            self._jvm.end()
+        self._leave(exit_code)
 
     def _manifest(
         self, graph: StageGraph, selection: StateSelection, fragments: tuple[Fragment, ...]
@@ -168,14 +178,20 @@ class Driver:
         self._described = found
         return found
 
+    def _whole_report(self) -> Report:
+        """Of all contexts that the program has had."""
+        try:
+            now = self._jvm.report()
+        except JvmGone:
+            return self._before  # a program may end its JVM first; only the account is lost
+        before = self._before
+        return Report({**before.used, **now.used}, {**before.fallbacks, **now.fallbacks})
+
     def _settle_accounts(self, tenure: Tenure) -> None:
         """What became of the state that was resumed from."""
         if not tenure.fragments:
             return
-        try:
-            report = self._jvm.report()
-        except JvmGone:
-            return  # a program may end its JVM first; only the account is lost
+        report = self._whole_report()
         for fingerprint, reason in report.fallbacks.items():
             tenure.lease.mark_bad(fingerprint, reason)
         used, lost = len(report.used), len(report.fallbacks)

@@ -35,6 +35,11 @@ class GodwitError(Exception):
             self.next_step = next_step
 
 
+def failure(error: GodwitError) -> dict[str, str | int]:
+    """For machines."""
+    return {"error": str(error), "next_step": error.next_step, "exit_code": error.exit_code}
+
+
 class UsageError(GodwitError):
     exit_code = 64
     next_step = "see `godwit --help`"

@@ -64,6 +64,9 @@ class Report:
 
 
 class Jvm(Protocol):
+    def end(self) -> None:
+        """The JVM ends by itself, soon."""
+
     def start(self, context: object, stop_after_stages: int | None, grace_ms: int) -> None: ...
 
     def pinned(self) -> Mapping[str, str]:

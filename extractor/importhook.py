@@ -40,6 +40,7 @@ class _Afterthought(MetaPathFinder):
 
         def execute_and_then(module: ModuleType) -> None:
             execute(module)
-            self._then(module)
+            if module.__name__ == self._name:  # all modules of a folder in a zip archive share their loader
+                self._then(module)
 
         loader.exec_module = execute_and_then  # type: ignore[method-assign]

@@ -18,11 +18,13 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
 from godwit.extractor.errors import (
+    GodwitError,
     JobAlive,
     ManifestCorrupt,
     MoveFailed,
@@ -140,9 +142,10 @@ class JobFolder:
                 problems.append(str(error))
                 return None
 
+        alive = self.is_alive()  # first: a driver that is gone by then has done all it will do
         epoch = readable(self.latest_epoch) or 0
         running, manifest, ended = readable(self.running), readable(self.committed), readable(self.ended)
-        state = self._state(manifest, ended)
+        state = JobState.RUNNING if alive else self._state(manifest, ended)
         return JobView(self.name, state, epoch, running, manifest, ended, "; ".join(problems) or None)
 
     def acquire(self) -> "JobLease":
@@ -177,8 +180,6 @@ class JobFolder:
         return int(text)
 
     def _state(self, manifest: Manifest | None, ended: Ended | None) -> JobState:
-        if self.is_alive():
-            return JobState.RUNNING
         if ended is not None:
             return JobState.ENDED
         return JobState.MOVED_OUT if manifest is not None else JobState.DEAD
@@ -233,9 +234,10 @@ class JobLease:
             raise MoveFailed(
                 f"driver {latest} of job {self.job.name} has taken over from driver {self.epoch}"
             )
-        # Marks of the manifest before say nothing about these fragments. After the put nothing may fail.
-        self.job.store.delete(self.job.key("bad"))
         self.job.store.put(self.job.key("manifest"), encode(manifest))
+        # Marks of the manifest before say nothing about these fragments; left there, they only cost time.
+        with suppress(GodwitError):
+            self.job.store.delete(self.job.key("bad"))
 
     def mark_bad(self, fingerprint: str, reason: str) -> None:
         """No later driver is to use this fragment of the committed manifest."""

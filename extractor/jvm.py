@@ -46,6 +46,11 @@ class SparkJvm:
         options = {"stop_after_stages": stop_after_stages, "grace_ms": grace_ms}
         self._call("start", context._jsc, json.dumps(options))
 
+    def end(self) -> None:
+        # Under spark-submit the JVM waits for this process, and ends with its exit code.
+        if self._child is not None:
+            self._call("end")
+
     def pinned(self) -> Mapping[str, str]:
         pinned: dict[str, str] = json.loads(self._call("pinned"))
         return pinned
@@ -79,6 +84,9 @@ class SparkJvm:
     def rehearse(self, base_uri: str) -> None:
         """Moves a small query of its own out and in: what has run once is quick when it matters."""
         self._call("rehearse", SparkSession.builder.getOrCreate()._jsparkSession, base_uri)
+
+    def stop_rehearsal(self) -> None:
+        self._call("stopRehearsal")
 
     def living_process(self) -> int | None:
         if self._child is not None:

@@ -2,9 +2,11 @@
 when it ends the process, nothing of the program may run any more.
 
 Speaking is one line on stderr, marked. Leaving is by `os._exit`: no `finally`, no `atexit`, no `except` of
-the program takes the stop for an event of its own. The JVM follows: it ends when its Python is gone.
+the program takes the stop for an event of its own. The JVM is told to end by itself: it would follow its
+Python only once no fork of that holds the pipe between them.
 """
 
+import json
 import os
 import sys
 import threading
@@ -12,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from godwit.extractor.errors import GodwitError
+from godwit.extractor.errors import GodwitError, failure
 
 FLUSH_SECONDS = 1.0
 
@@ -29,7 +31,11 @@ def one_line(error: GodwitError) -> str:
 
 
 def die(error: GodwitError) -> NoReturn:
-    say(one_line(error))
+    if os.environ.get("GODWIT_JSON"):
+        with suppress(OSError, ValueError):
+            print(json.dumps(failure(error)), file=sys.stderr, flush=True)
+    else:
+        say(one_line(error))
     leave(error.exit_code)
 
 

@@ -1,8 +1,8 @@
 """A Spark context is shaped by its conf, and a running context cannot be given another one.
 
 So everything that Godwit needs from Spark is said before the context exists, beside what the program and its
-launcher said, and never against them. And a warm standby must be shaped like the context that it waits for,
-on another machine: what belongs to a machine, and what is secret, does not travel.
+launcher said, and but for one setting never against them. And a warm standby must be shaped like the context
+that it waits for, on another machine: what belongs to a machine, and what is secret, does not travel.
 """
 
 import re

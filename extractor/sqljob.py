@@ -1,13 +1,14 @@
 """A question in SQL over a few files is no program, yet it takes as long as one and should be moved like one.
 
-This is the program behind `godwit sql`: plain PySpark without a word of Godwit in it, switched on by the
-environment like any other. The SQL text itself is an argument, so that another text is another program and
+This is the program behind `godwit sql`: plain PySpark, switched on by the environment like any other, that
+says when it begins to print. The SQL text itself is an argument, so that another text is another program and
 never meets this one's state.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +18,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from godwit.extractor.activate import program_has_answered
+from godwit.extractor.process import say
+
 if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
+
+FAILED = 1
+"""Python's own exit code for a program that failed."""
 
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 READ_OPTIONS = {"parquet": {}, "csv": {"header": "true", "inferSchema": "true"}, "json": {}}
@@ -26,20 +34,40 @@ WRITE_OPTIONS = {"parquet": {}, "csv": {"header": "true"}, "json": {"ignoreNullF
 
 
 def main(argv: list[str]) -> None:
-    from pyspark.sql import SparkSession
+    from pyspark.errors import PySparkException
 
     asked = arguments().parse_args(argv)
+    try:
+        answer(asked)
+    except PySparkException as error:
+        tell(error, asked.json)
+        sys.exit(FAILED)
+
+
+def answer(asked: argparse.Namespace) -> None:
+    from pyspark.sql import SparkSession
+
     spark = SparkSession.builder.appName("godwit sql").getOrCreate()
     for name, _, path in (table.partition("=") for table in asked.table):
         register(spark, name, path)
-    answer = spark.sql(asked.sql)
+    frame = spark.sql(asked.sql)
     if asked.output:
-        write(answer, asked.output)
+        write(frame, asked.output)
     elif asked.json:
-        print_json_lines(answer)
+        print_json_lines(frame)
     else:
-        print_table(answer)
+        print_table(frame)
     spark.stop()
+
+
+def tell(error: PySparkException, as_json: bool) -> None:
+    """One line, as from every command; Spark's own has the position and the plan behind it."""
+    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    next_step = "mend the SQL text, or the tables that it was given"
+    if as_json:
+        print(json.dumps({"error": said, "next_step": next_step, "exit_code": FAILED}), file=sys.stderr)
+    else:
+        say(f"{said}; {next_step}")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -68,8 +96,10 @@ def print_json_lines(answer: DataFrame) -> None:
     from pyspark.sql import functions as f
 
     lines = answer.select(f.to_json(f.struct("*"), {"ignoreNullFields": "false"}).alias("line"))
-    # All are collected before the first is printed: a move never leaves half an answer on stdout.
-    for row in lines.collect():
+    rows = lines.collect()
+    # A move never leaves half an answer on stdout.
+    program_has_answered()
+    for row in rows:
         print(row["line"])
 
 
@@ -79,6 +109,7 @@ def print_table(answer: DataFrame) -> None:
         table.add_column(Text(name))
     for row in answer.collect():
         table.add_row(*(Text("NULL", "dim") if value is None else Text(str(value)) for value in row))
+    program_has_answered()
     # A pipe has no width: nothing may be folded or cut there.
     Console(width=None if sys.stdout.isatty() else 100_000).print(table)
 

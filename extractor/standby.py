@@ -6,9 +6,11 @@ moved out and its process is gone. If the job ends by itself, the standby was no
 """
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from godwit.extractor.driver import Driver
 from godwit.extractor.errors import MoveFailed, UnknownJob
@@ -28,6 +30,13 @@ class Awaited:
     conf: Mapping[str, str]  # of its SparkContext
 
 
+class Stage(Protocol):
+    def rehearse(self, base_uri: str) -> None: ...
+
+    def stop_rehearsal(self) -> None:
+        """What runs of it ends soon."""
+
+
 class Warming:
     """What a context gets before the job is this driver's: its shape, and nothing of the job."""
 
@@ -40,6 +49,9 @@ class Warming:
 
     def attach(self, context: object) -> None:
         """Not yet."""
+
+    def retire(self) -> None:
+        """There is no job yet."""
 
 
 def find(settings: Settings, argv: Sequence[str]) -> Awaited | None:
@@ -54,14 +66,25 @@ def find(settings: Settings, argv: Sequence[str]) -> Awaited | None:
     return Awaited(job, view.running.spark_conf)
 
 
-def rehearse(awaited: Awaited, move: Callable[[str], None]) -> None:
+def rehearse(awaited: Awaited, jvm: Stage) -> None:
     """The first query of a JVM is slow: it is one of Godwit's own, as long as the job is in no need."""
     job = awaited.job
-    if job.is_alive():
+
+    def move() -> None:
         try:
-            move(job.bulk_uri(f"blocks/rehearsal-{secrets.token_hex(4)}"))
+            jvm.rehearse(job.bulk_uri(f"blocks/rehearsal-{secrets.token_hex(4)}"))
         except MoveFailed as error:
-            say(f"{error}; the standby is less warm than it could be")
+            if job.is_alive():
+                say(f"{error}; the standby is less warm than it could be")
+
+    rehearsal = threading.Thread(target=move, name="godwit-rehearsal")
+    if job.is_alive():
+        rehearsal.start()
+        while rehearsal.is_alive():
+            rehearsal.join(LOOK_SECONDS)
+            if rehearsal.is_alive() and not job.is_alive():
+                jvm.stop_rehearsal()
+                rehearsal.join()
 
 
 def wait(awaited: Awaited, sleep: Callable[[float], None] = time.sleep) -> bool:

@@ -177,6 +177,8 @@ class FileStore:
 
 
 def _path(uri: str) -> Path:
+    if not uri:
+        raise UsageError("the address of the store is empty", next_step="give a folder, as file:///folder")
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", uri)
     if scheme is None:
         return Path(os.path.abspath(uri))

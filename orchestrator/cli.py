@@ -11,8 +11,7 @@ from typing import NoReturn
 
 import click
 
-from godwit.extractor.control import failure
-from godwit.extractor.errors import GodwitError, UsageError
+from godwit.extractor.errors import GodwitError, UsageError, failure
 from godwit.extractor.process import one_line
 from godwit.orchestrator.completion import completion
 from godwit.orchestrator.demo import demo
@@ -54,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def usage_error(error: click.UsageError) -> UsageError:
     command = error.ctx.command_path if error.ctx else "godwit"
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the whole help
+        return UsageError("a command is missing", next_step=f"see `{command} --help`")
     return UsageError(error.format_message().rstrip("."), next_step=f"see `{command} --help`")
 
 

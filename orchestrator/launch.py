@@ -92,9 +92,10 @@ def become(launch: Launch, words: Sequence[str], as_json: bool) -> NoReturn:
     """This process becomes the program, with the environment that makes it the job's driver."""
     job = admitted(launch)
     begins = beginning(job, launch.standby)
+    environment = replace(launch, store_uri=job.store.uri).environment(os.environ)
     if as_json:
         print(json.dumps(begins), file=sys.stderr, flush=True)
-    environment = replace(launch, store_uri=job.store.uri).environment(os.environ)
+        environment["GODWIT_JSON"] = "1"
     try:
         os.execve(sys.executable, [sys.executable, *words], environment)
     except OSError as error:

@@ -81,6 +81,7 @@ class StageGraph:
     spark_version: str
     refusal: str | None  # why nothing of this session is state
     side_effects: tuple[str, ...]
+    events_late: bool  # a write may have ended that is not among them yet
     stages_finished: int
     queries: tuple[Query, ...]
 

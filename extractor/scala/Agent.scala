@@ -12,6 +12,8 @@ import org.json4s._
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
+import org.apache.hadoop.mapred.JobConf
+
 import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.api.java.JavaSparkContext
 import org.apache.spark.shuffle.sort.SortShuffleManager
@@ -24,6 +26,8 @@ import org.apache.spark.sql.internal.SQLConf
  * decided here. See `godwit.extractor.jvm` for the other side.
  */
 object Agent {
+  private val MovedOut = 75
+  private val EndMs = 3000L
   @volatile private var sc: SparkContext = _
   @volatile private var watch: Watch = _
   @volatile private var graceMs = 30000L
@@ -35,6 +39,7 @@ object Agent {
     watch = new Watch(sc)
     sc.addSparkListener(watch)
     Fallback.start(SparkEnv.get.rpcEnv)
+    new JobConf() // reads mapred-site.xml, now and not at some query
     pin(SQLConf.LEAF_NODE_DEFAULT_PARALLELISM.key)
     pin(SQLConf.COALESCE_PARTITIONS_MIN_PARTITION_NUM.key)
     number(json \ "stop_after_stages").foreach(n => Gate.setStopAfter(n.toInt))
@@ -43,6 +48,7 @@ object Agent {
 
   /** For a standby, before it has a job. */
   def rehearse(session: SparkSession, base: String): Unit = new Rehearsal(session, base).run()
+  def stopRehearsal(): Unit = Rehearsal.stop()
 
   /** Both default to the number of cores, which is another one on the next driver: rows of samples would change. */
   private def pin(key: String): Unit = sc.conf.setIfMissing(key, sc.defaultParallelism.toString)
@@ -53,6 +59,13 @@ object Agent {
 
   def awaitNotice(timeoutMs: Long): String = Notices.await(timeoutMs).fold("") { case (kind, at) =>
     compact(render(("kind" -> kind) ~ ("at_ms" -> at) ~ ("grace_ms" -> graceMs)))
+  }
+
+  /** Once Python is gone, not before: what Spark's own end does to queries would be seen by the program. */
+  def end(): Unit = {
+    val thread = new Thread(() => { Thread.sleep(EndMs); System.exit(MovedOut) }, "godwit-end")
+    thread.setDaemon(true)
+    thread.start()
   }
 
   def closeGate(): Unit = Gate.close()
@@ -93,8 +106,7 @@ object Agent {
   }
 
   private def picture(): String = {
-    // A write may be among what is not known yet: then it counts as done.
-    val doubt = if (watch.settle()) Nil else Seq("Spark's events are late: a write may have ended")
+    val late = !watch.settle()
     val parked = Gate.parked
     val queries = live.map { l =>
       ("execution" -> l.execution) ~ ("description" -> l.description) ~ ("write" -> Watch.effect(l.qe.executedPlan).isDefined) ~
@@ -102,7 +114,7 @@ object Agent {
         ("pipelines" -> l.view.pipelines.map(_.json))
     }
     compact(render(("taken_at_ms" -> System.currentTimeMillis()) ~ ("spark_version" -> sc.version) ~ ("refusal" -> refusal.fold[JValue](JNull)(JString(_))) ~
-      ("side_effects" -> (watch.sideEffects ++ doubt)) ~ ("stages_finished" -> Gate.stagesFinished) ~ ("queries" -> queries)))
+      ("side_effects" -> watch.sideEffects) ~ ("events_late" -> late) ~ ("stages_finished" -> Gate.stagesFinished) ~ ("queries" -> queries)))
   }
 
   private def refusal: Option[String] =
@@ -119,7 +131,6 @@ object Agent {
     val wanted = list(json \ "pipelines").map(text).zipWithIndex
     val extract = new Extract(sc, base, timeoutMs)
     val pool = Executors.newFixedThreadPool(math.max(1, math.min(4, wanted.size)))
-    val precedence = new Precedence(sc)
     try {
       val futures = wanted.map { case (id, i) => id -> pool.submit(task(extract, views.get(id), s"f$i")) }
       val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs)
@@ -128,15 +139,22 @@ object Agent {
       compact(render(
         ("fragments" -> fragments.collect { case (id, Success(f)) => described(id, f, base) }) ~
         ("failed" -> failed.collect { case (id, Failure(e)) =>
-          ("pipeline" -> id) ~ ("reason" -> Option(e.getCause).getOrElse(e).toString) ~ ("refused" -> Option(e.getCause).exists(_.isInstanceOf[Refused]))
+          ("pipeline" -> id) ~ ("reason" -> reason(e)) ~ ("refused" -> Option(e.getCause).exists(_.isInstanceOf[Refused]))
         })))
-    } finally { pool.shutdownNow(); precedence.close() }
+    } finally pool.shutdownNow()
+  }
+
+  /** Spark wraps what went wrong: the last cause says it. Of an aborted job the cause is in its first line. */
+  private def reason(e: Throwable): String = {
+    val causes = Iterator.iterate(e)(_.getCause).takeWhile(_ != null).toSeq
+    causes.last.toString.linesIterator.nextOption().getOrElse(causes.last.getClass.getName)
   }
 
   private def task(extract: Extract, view: Option[PipelineView], name: String): Callable[Fragment] = () => {
     sc.setJobGroup(Watch.JobGroup, s"godwit: moving ${view.map(_.operator).getOrElse(name)}", interruptOnCancel = false)
     sc.setLocalProperty(SparkContext.SPARK_SCHEDULER_POOL, Watch.JobGroup) // where the program has chosen FAIR
-    val found = for (v <- view; holder <- v.holder; print <- v.fingerprint.toOption) yield extract.rowsOf(holder, print, v.operator, name)
+    val found = for (v <- view; holder <- v.holder; print <- v.fingerprint.toOption)
+      yield Precedence.first(sc, kills = true)(extract.rowsOf(holder, print, v.operator, name))
     found.getOrElse(throw new IllegalStateException("the pipeline is gone"))
   }
 

@@ -185,6 +185,10 @@ class BlockReader(fragment: Fragment, conf: Configuration) extends Closeable {
 }
 
 object BlockReader {
+  /** What of the fragment is not there at all. */
+  def missing(fragment: Fragment, conf: Configuration): Option[String] = fragment.files.iterator.map(f => new Path(fragment.folder, f.name))
+    .find(path => !Blocks.fileSystem(path, conf).exists(path)).map(path => s"$path does not exist")
+
   /** Reads all that one file holds; what is wrong with it, if anything. */
   def problem(fragment: Fragment, file: BlockFile, conf: Configuration): Option[String] = {
     val reader = new BlockReader(fragment, conf)

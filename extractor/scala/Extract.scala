@@ -185,6 +185,7 @@ object BlockSizes {
     val bytes = new ByteArrayOutputStream
     val out = new DeflaterOutputStream(bytes, new Deflater(Deflater.BEST_SPEED))
     tracker.shuffleStatuses(shuffleId).withMapStatuses(_.foreach { status =>
+      if (status == null) throw new Refused("blocks that were lost with their executor")
       out.write(Array.tabulate(partitions)(r => MapStatus.compressSize(status.getSizeForBlock(r))))
     })
     out.close()

@@ -2,6 +2,7 @@ package org.apache.spark.sql.godwit
 
 import org.apache.hadoop.fs.Path
 
+import org.apache.spark.SparkContext
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.internal.SQLConf
 
@@ -34,14 +35,16 @@ class Rehearsal(present: SparkSession, base: String) {
        |ORDER BY name, total, later, place, word LIMIT 100""".stripMargin
 
   def run(): Unit = try {
+    sc.setJobGroup(Rehearsal.JobGroup, "godwit: rehearsing a move", interruptOnCancel = true)
     tables()
-    (1 to Rehearsal.Rounds).foreach { round =>
+    (1 to Rehearsal.Rounds).takeWhile(_ => !Rehearsal.stopped).foreach { round =>
       val fragments = extracted(s"$base/$round")
       use(fragments)
       session.sql(query).collect()
       use(Nil)
     }
   } finally {
+    sc.clearJobGroup()
     use(Nil)
     Gate.forgetStages()
     val folder = new Path(base)
@@ -69,6 +72,15 @@ class Rehearsal(present: SparkSession, base: String) {
 }
 
 object Rehearsal {
+  private val JobGroup = "godwit-rehearsal"
+  @volatile private var stopped = false
+
+  /** Soon: what it runs now is cancelled, and nothing begins any more. */
+  def stop(): Unit = {
+    stopped = true
+    SparkContext.getActive.foreach(_.cancelJobGroupAndFutureJobs(JobGroup, "the job is to go on now"))
+  }
+
   private val Rows = 5000L
   private val Rounds = 2
   private val TimeoutMs = 60000L

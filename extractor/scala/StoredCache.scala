@@ -31,6 +31,7 @@ case class StoredCacheExec(fragment: Fragment, output: Seq[Attribute])(@transien
     val conf = sparkContext.broadcast(new SerializableConfiguration(sparkContext.hadoopConfiguration))
     Fallback.problem(sparkContext, fragment.slim, conf).fold[RDD[InternalRow]](new StoredCacheRDD(sparkContext, fragment.slim, conf)) { reason =>
       Fallback.tell(fragment, reason)
+      SourceFiles.check(replaced)
       replaced.execute()
     }
   }
@@ -45,7 +46,7 @@ private class StoredCacheRDD(sc: SparkContext, fragment: Fragment, hadoop: Broad
   override def compute(split: Partition, context: TaskContext): Iterator[InternalRow] = {
     val reader = new BlockReader(fragment, hadoop.value.value)
     context.addTaskCompletionListener[Unit](_ => reader.close())
-    StoredRDD.guarded(StoredRDD.rows(fragment, reader, split.index, 0, Int.MaxValue)) { e =>
+    StoredRDD.guarded(StoredRDD.rows(fragment, reader, split.index, 0, Int.MaxValue), context) { e =>
       Fallback.report(fragment, e.toString)
       throw e
     }

@@ -17,8 +17,9 @@ import org.apache.spark.sql.catalyst.plans.QueryPlan
 import org.apache.spark.sql.catalyst.plans.logical.Statistics
 import org.apache.spark.sql.catalyst.plans.physical._
 import org.apache.spark.sql.execution._
-import org.apache.spark.sql.execution.adaptive.QueryStageExec
+import org.apache.spark.sql.execution.adaptive.{AdaptiveSparkPlanExec, QueryStageExec}
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
+import org.apache.spark.sql.execution.columnar.InMemoryTableScanExec
 import org.apache.spark.sql.execution.exchange._
 import org.apache.spark.sql.execution.joins.Relations
 import org.apache.spark.sql.execution.python._
@@ -51,12 +52,15 @@ case class StoredShuffleExec(fragment: Fragment, override val outputPartitioning
   override def stringArgs: Iterator[Any] = Iterator(fragment.fingerprint.take(8), outputPartitioning)
   override protected def otherCopyArgs: Seq[AnyRef] = Seq(replaced)
   override def doCanonicalize(): SparkPlan = replaced.canonicalized
-  override def numMappers: Int = fragment.mappers
+  override def numMappers: Int = instead.fold(fragment.mappers)(_.numMappers)
   override def numPartitions: Int = fragment.partitions
-  override def runtimeStatistics: Statistics = Statistics(fragment.dataSize, fragment.rows.map(BigInt(_)))
+  override def runtimeStatistics: Statistics = instead.fold(Statistics(fragment.dataSize, fragment.rows.map(BigInt(_))))(_.runtimeStatistics)
+
+  /** What runs after all, where the settings are not those of the plan any more when it is run. */
+  @transient @volatile private var instead: Option[ShuffleExchangeExec] = None
 
   /** AQE looks the sizes of blocks up under this id; nothing is ever fetched by it. */
-  @transient override lazy val shuffleId: Int = {
+  @transient override lazy val shuffleId: Int = instead.map(_.shuffleId).getOrElse {
     val id = sparkContext.newShuffleId()
     if (fragment.mappers > 0) {
       BlockSizes.register(id, fragment, StoredShuffleExec.nowhere)
@@ -65,14 +69,20 @@ case class StoredShuffleExec(fragment: Fragment, override val outputPartitioning
     id
   }
 
-  @transient override protected lazy val mapOutputStatisticsFuture: Future[MapOutputStatistics] =
-    Future.successful(if (fragment.mappers == 0) null else new MapOutputStatistics(shuffleId, fragment.bytesByPartition.toArray))
+  @transient override protected lazy val mapOutputStatisticsFuture: Future[MapOutputStatistics] = {
+    if (!Fallback.holds(fragment, replaced, session)) instead = Some(Fallback.executable(session, replaced).asInstanceOf[ShuffleExchangeExec])
+    instead.map(_.submitShuffleJob()).getOrElse(
+      Future.successful(if (fragment.mappers == 0) null else new MapOutputStatistics(shuffleId, fragment.bytesByPartition.toArray)))
+  }
 
-  override def getShuffleRDD(specs: Array[ShufflePartitionSpec]): RDD[InternalRow] = {
+  override def getShuffleRDD(specs: Array[ShufflePartitionSpec]): RDD[InternalRow] =
+    instead.fold(storedRows(specs))(_.getShuffleRDD(specs).asInstanceOf[RDD[InternalRow]])
+
+  private def storedRows(specs: Array[ShufflePartitionSpec]): RDD[InternalRow] = {
     val byValue = StoredShuffleExec.placedByValue(outputPartitioning) && specs.forall(_.isInstanceOf[CoalescedPartitionSpec]) &&
       StoredShuffleExec.repeatable(replaced)
     val conf = sparkContext.broadcast(new SerializableConfiguration(sparkContext.hadoopConfiguration))
-    val rdd = Fallback.watch(new StoredRDD(sparkContext, fragment.slim, specs, byValue, Fallback.pad(sparkContext, byValue), conf), this)
+    val rdd = Fallback.watch(new StoredRDD(sparkContext, fragment.slim, specs, byValue, Fallback.pad(sparkContext, fragment.fingerprint, byValue), conf), this)
     if (!byValue) Fallback.check(sparkContext, fragment.slim, conf)
     rdd
   }
@@ -102,6 +112,8 @@ object StoredShuffleExec {
     case s: Stored => repeatable(s.replaced)
     case s: QueryStageExec => repeatable(s.plan)
     case r: ReusedExchangeExec => repeatable(r.child)
+    case a: AdaptiveSparkPlanExec => repeatable(a.initialPlan)
+    case c: InMemoryTableScanExec => repeatable(c.relation.cacheBuilder.cachedPlan)
     case _: FlatMapGroupsInPandasExec | _: FlatMapGroupsInArrowExec | _: FlatMapCoGroupsInPandasExec | _: ArrowAggregatePythonExec |
         _: ArrowWindowPythonExec => false
     case _: BaseAggregateExec | _: WindowExec if p.expressions.exists(_.exists(adds)) => false
@@ -139,11 +151,17 @@ case class StoredBroadcastExec(fragment: Fragment, mode: BroadcastMode, child: S
       } catch { case e: Throwable => promise.tryFailure(e); throw e }
     }
 
-  private def read(): Any = try StoredBroadcastExec.read(fragment, sparkContext.hadoopConfiguration) catch {
-    case NonFatal(e) =>
-      Fallback.tell(fragment, e.toString)
-      val rows = Fallback.executable(session, replaced.child).executeCollect().asInstanceOf[Array[InternalRow]]
-      mode.transform(rows.iterator, Some(rows.length.toLong))
+  private def read(): Any =
+    if (!Fallback.holds(fragment, replaced, session)) computed()
+    else try StoredBroadcastExec.read(fragment, sparkContext.hadoopConfiguration) catch {
+      case NonFatal(e) =>
+        Fallback.tell(fragment, e.toString)
+        computed()
+    }
+
+  private def computed(): Any = {
+    val rows = Fallback.executable(session, replaced.child).executeCollect().asInstanceOf[Array[InternalRow]]
+    mode.transform(rows.iterator, Some(rows.length.toLong))
   }
 
   @transient override protected lazy val completionFuture: Future[Broadcast[Any]] = { relationFuture; promise.future }

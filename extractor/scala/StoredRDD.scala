@@ -1,6 +1,7 @@
 package org.apache.spark.sql.godwit
 
-import java.io.{InputStream, IOException}
+import java.io.{InputStream, InterruptedIOException, IOException}
+import java.nio.channels.ClosedByInterruptException
 
 import org.apache.spark._
 import org.apache.spark.broadcast.Broadcast
@@ -21,6 +22,8 @@ class StoredRDD(sc: SparkContext, fragment: Fragment, specs: Array[ShufflePartit
     pad: ShuffleDependency[Int, InternalRow, InternalRow], hadoop: Broadcast[SerializableConfiguration])
     extends RDD[InternalRow](sc, Nil) {
 
+  /** What can make these rows again; it lives as long as somebody may read them. */
+  @transient var standsFor: AnyRef = _
   @volatile private var recomputed: ShuffleDependency[Int, InternalRow, InternalRow] = _
   private val padId = pad.shuffleId
 
@@ -54,10 +57,10 @@ class StoredRDD(sc: SparkContext, fragment: Fragment, specs: Array[ShufflePartit
     context.addTaskCompletionListener[Unit](_ => reader.close())
     val rows = (reduces._1 until reduces._2).iterator.flatMap(r => StoredRDD.rows(fragment, reader, r, maps._1, maps._2))
     def lost(e: IOException): Nothing = {
-      Fallback.report(fragment, e.toString)
+      Fallback.report(fragment, e.toString).foreach(why => throw new SparkException(why, e))
       throw new FetchFailedException(null, padId, -1L, -1, reduces._1, s"stored exchange ${fragment.label} lost a block: $e", e)
     }
-    StoredRDD.guarded(rows)(lost)
+    StoredRDD.guarded(rows, context)(lost)
   }
 
   /** Ranges of mappers keep tiling the whole when the recomputed shuffle has another number of them. */
@@ -73,10 +76,12 @@ class StoredRDD(sc: SparkContext, fragment: Fragment, specs: Array[ShufflePartit
 }
 
 object StoredRDD {
-  /** Blocks are read as rows are asked for: any of them may prove to be lost. */
-  def guarded(rows: Iterator[InternalRow])(lost: IOException => Nothing): Iterator[InternalRow] = new Iterator[InternalRow] {
-    override def hasNext: Boolean = try rows.hasNext catch { case e: IOException => lost(e) }
-    override def next(): InternalRow = try rows.next() catch { case e: IOException => lost(e) }
+  /** Blocks are read as rows are asked for: any of them may prove to be lost. A reader that was killed proves nothing. */
+  def guarded(rows: Iterator[InternalRow], context: TaskContext)(lost: IOException => Nothing): Iterator[InternalRow] = new Iterator[InternalRow] {
+    override def hasNext: Boolean = try rows.hasNext catch { case e: IOException if !killed(e) => lost(e) }
+    override def next(): InternalRow = try rows.next() catch { case e: IOException if !killed(e) => lost(e) }
+    private def killed(e: IOException): Boolean =
+      context.isInterrupted() || e.isInstanceOf[ClosedByInterruptException] || e.isInstanceOf[InterruptedIOException]
   }
 
   def rows(fragment: Fragment, reader: BlockReader, reduce: Int, firstMap: Int, lastMap: Int): Iterator[UnsafeRow] =

@@ -40,7 +40,9 @@ class Watch(sc: SparkContext) extends SparkListener {
   override def onJobStart(start: SparkListenerJobStart): Unit = {
     val own = Option(start.properties).exists(_.getProperty(SparkContext.SPARK_JOB_GROUP_ID) == Watch.JobGroup)
     if (!own) jobs.add(start.jobId)
-    start.stageInfos.map(_.name).find(n => n.contains("SparkHadoopWriter") || n.startsWith("foreach")).foreach(effectJobs.put(start.jobId, _))
+    Option(start.properties).flatMap(p => Option(p.getProperty(Watch.Effect)))
+      .orElse(start.stageInfos.map(_.name).find(n => n.contains("SparkHadoopWriter") || n.startsWith("foreach")))
+      .foreach(effectJobs.put(start.jobId, _))
   }
 
   override def onJobEnd(end: SparkListenerJobEnd): Unit = {
@@ -69,15 +71,17 @@ class Watch(sc: SparkContext) extends SparkListener {
     case s: SparkListenerSQLExecutionStart => started.put(s.executionId, s.description)
     case e: SparkListenerSQLExecutionEnd =>
       started.remove(e.executionId)
-      if (e.qe != null && e.executionFailure.isEmpty) {
-        Watch.effect(e.qe.executedPlan).foreach(what => Watch.effects.add(s"execution ${e.executionId}: $what"))
-      }
+      // One that failed may have written as well.
+      if (e.qe != null) Watch.effect(e.qe.executedPlan).foreach(what => Watch.effects.add(s"execution ${e.executionId}: $what"))
     case _ =>
   }
 }
 
 object Watch {
   val JobGroup = "godwit"
+
+  /** A local property of jobs that change the world, set by `godwit.extractor.activate`. */
+  private val Effect = "godwit.effect"
 
   /** Of the whole program: a second context in it does not undo what the first has written. */
   private val effects = new ConcurrentLinkedQueue[String]
@@ -89,7 +93,7 @@ object Watch {
     case ExecutedCommandExec(c) => if (harmless(c)) None else Some(c.nodeName)
     case v: V2CommandExec => if (harmlessNames.exists(v.nodeName.startsWith)) None else Some(v.nodeName)
     case a: adaptive.AdaptiveSparkPlanExec => effect(a.inputPlan)
-    case _ => None
+    case other => other.children.iterator.flatMap(effect).nextOption() // several inserts are a union of commands
   }
 
   private val harmlessNames = Seq("Show", "Describe", "Explain", "Set", "Reset", "List", "Refresh", "CacheTable", "UncacheTable",

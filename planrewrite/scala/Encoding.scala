@@ -1,9 +1,11 @@
 package org.apache.spark.sql.godwit
 
 import java.nio.charset.StandardCharsets.UTF_8
-import java.nio.file.{Files, Paths}
+import java.nio.file.Paths
 import java.security.MessageDigest
 import java.util.Base64
+
+import scala.jdk.CollectionConverters._
 
 import org.apache.spark.api.python.PythonFunction
 import org.apache.spark.internal.config.IO_ENCRYPTION_ENABLED
@@ -29,6 +31,9 @@ class Refused(message: String) extends RuntimeException(message, null, false, fa
  * canonical form keeps the ids of aggregates' results.
  */
 private[godwit] abstract class Encoding {
+
+  /** What Python functions find on the executors. */
+  protected def shipped: String
 
   /** The digest of a subquery's plan; plans are the business of `Fingerprint`. */
   protected def subquery(plan: Any): String
@@ -160,8 +165,8 @@ private[godwit] abstract class Encoding {
   private def operator(e: Expression): Option[String] = e match {
     case a: Add => Some(classOf[Add].getName + q(value(a.evalContext)))
     case m: Multiply => Some(classOf[Multiply].getName + q(value(m.evalContext)))
-    case _: And | _: Or | _: EqualTo | _: EqualNullSafe | _: BitwiseAnd | _: BitwiseOr | _: BitwiseXor |
-        _: Greatest | _: Least => Some(e.getClass.getName)
+    // Not the greatest or least: of two values that compare as equal, the first is taken.
+    case _: And | _: Or | _: EqualTo | _: EqualNullSafe | _: BitwiseAnd | _: BitwiseOr | _: BitwiseXor => Some(e.getClass.getName)
     case _ => None
   }
 
@@ -173,25 +178,36 @@ private[godwit] abstract class Encoding {
 
   /**
    * A pickled command alone does not identify a function: broadcast values travel beside it, and a closure
-   * over 1 MB is itself a broadcast. Their contents are hashed.
+   * over 1 MB is itself a broadcast. Their contents are hashed. What a function adds to an accumulator is no
+   * row, and would be lost with the run that is not repeated.
    */
   private def python(func: PythonFunction, deterministic: Boolean): String = {
     if (!deterministic) throw new Refused("a non-deterministic Python function")
-    val broadcasts = Option(func.broadcastVars).map(b => scala.jdk.CollectionConverters.ListHasAsScala(b).asScala.toSeq).getOrElse(Nil)
+    val broadcasts = Option(func.broadcastVars).map(b => b.asScala.toSeq).getOrElse(Nil)
     if (broadcasts.nonEmpty && SparkEnv.get.conf.get(IO_ENCRYPTION_ENABLED)) {
       throw new Refused("a Python function with an encrypted broadcast value")
     }
-    q(bytes(func.command.toArray)) + q(func.pythonVer) +
+    val command = func.command.toArray
+    refuseAccumulators(command)
+    q(bytes(command)) + q(func.pythonVer) + unordered(func.envVars.asScala.filterNot(v => Settings.secret(v._1))) + q(shipped) +
       broadcasts.map(b => q(fileDigest(b.value.path))).mkString("[", "", "]")
   }
 
+  private def refuseAccumulators(pickled: Array[Byte]): Unit =
+    if (pickled.indexOfSlice(accumulator) >= 0) throw new Refused("a Python function with an accumulator")
+
   private def fileDigest(path: String): String = {
     val digest = MessageDigest.getInstance("SHA-256")
-    val in = Files.newInputStream(Paths.get(path))
-    try {
-      val buffer = new Array[Byte](1 << 16)
-      Iterator.continually(in.read(buffer)).takeWhile(_ >= 0).foreach(digest.update(buffer, 0, _))
-    } finally in.close()
+    var before = Array.emptyByteArray
+    Bytes.of(Paths.get(path)) { (buffer, length) =>
+      digest.update(buffer, 0, length)
+      val piece = before ++ buffer.take(length)
+      refuseAccumulators(piece)
+      before = piece.takeRight(accumulator.length)
+    }
     bytes(digest.digest())
   }
+
+  /** By this name pyspark pickles an accumulator. */
+  private val accumulator = "_deserialize_accumulator".getBytes(UTF_8)
 }

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.godwit
 
-import java.util.{IdentityHashMap, TimeZone}
+import java.util.IdentityHashMap
 
 import scala.util.control.NonFatal
 
@@ -13,12 +13,12 @@ import org.apache.spark.sql.execution._
 import org.apache.spark.sql.execution.adaptive._
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.execution.columnar.InMemoryTableScanExec
-import org.apache.spark.sql.execution.datasources.{CatalogFileIndex, InMemoryFileIndex, PartitionDirectory}
+import org.apache.spark.sql.execution.datasources.{CatalogFileIndex, FileStatusWithMetadata, InMemoryFileIndex, PartitionDirectory}
 import org.apache.spark.sql.execution.exchange._
 import org.apache.spark.sql.execution.joins._
 import org.apache.spark.sql.execution.python._
 import org.apache.spark.sql.execution.window.{WindowExec, WindowGroupLimitExec}
-import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types.{DoubleType, FloatType, StringType, UserDefinedType}
 
 /**
  * What an exchange holds, in 64 hex digits: equal in two drivers only if both plans give the same rows.
@@ -33,13 +33,16 @@ import org.apache.spark.sql.internal.SQLConf
  */
 class Fingerprint(session: SparkSession) extends Encoding {
   private val conf = session.sessionState.conf
+  private lazy val settings = Settings.of(session)
+  protected lazy val shipped: String = Shipped.digest(session.sparkContext)
   private val rowsMemo = new IdentityHashMap[SparkPlan, Either[String, String]]
 
   /** Left: why not. A plan does not change once it is planned, so it is read once, however often it is asked for. */
   def exchange(e: Exchange): Either[String, String] = {
-    val planned = Fingerprint.planned(e).getOrElse(new Fingerprint.Planned(e, Fingerprint.rowRelevant(conf)))
+    val planned = Fingerprint.planned(e).getOrElse(new Fingerprint.Planned(e, settings))
     if (planned.print == null) planned.print = read(planned.exchange, sha(planned.settings))
-    planned.print
+    // Some settings count when a plan is made, others when it runs.
+    if (planned.settings == settings) planned.print else Left("a plan that was made under other settings than those of now")
   }
 
   private def read(e: Exchange, settings: String): Either[String, String] = try e match {
@@ -64,7 +67,7 @@ class Fingerprint(session: SparkSession) extends Encoding {
   }
 
   /** The rows of a cached table, and the settings under which it was planned: another session's, perhaps. */
-  private def cached(plan: SparkPlan): String = q(Fingerprint.rowRelevant(plan.session.sessionState.conf)) + rows(plan)
+  private def cached(plan: SparkPlan): String = q(Settings.of(plan.session)) + rows(plan)
 
   /** What the program said about the order and the partitions of rows; the rest Spark may do otherwise each time. */
   private def order(p: SparkPlan): String = p match {
@@ -74,6 +77,22 @@ class Fingerprint(session: SparkSession) extends Encoding {
     case s: SortExec => q(arguments(s, all(s.sortOrder) + s.global)) + order(s.child)
     case s: ShuffleExchangeExec => q(arguments(s, value(s.outputPartitioning))) + order(s.child)
     case other => q(other.nodeName) + other.children.map(order).mkString("[", "", "]")
+  }
+
+  /**
+   * The sorts that the program asked for beneath an operator: a Python function of whole groups sees their rows in
+   * the order in which they come. Sorts that Spark adds by itself are not among them: AQE may do without.
+   */
+  private def sorted(p: SparkPlan): String = p match {
+    case s: QueryStageExec => sorted(s.plan)
+    case a: AdaptiveSparkPlanExec => sorted(a.initialPlan)
+    case s: Stored => sorted(s.replaced)
+    case r: ReusedExchangeExec => sorted(r.child)
+    case e: Exchange => sorted(Fingerprint.planned(e).fold(e)(_.exchange).child)
+    case c: InMemoryTableScanExec => sorted(c.relation.cacheBuilder.cachedPlan)
+    case s: SortExec if s.getTagValue(SparkPlan.LOGICAL_PLAN_TAG).isDefined => q(arguments(s, all(s.sortOrder) + s.global)) + sorted(s.child)
+    case other if other.children.size == 1 => sorted(other.children.head)
+    case other => other.children.map(c => q(sorted(c))).mkString("[", "", "]")
   }
 
   /** Text about a node itself, in which an attribute is a position of its input or something the node makes. */
@@ -155,7 +174,7 @@ class Fingerprint(session: SparkSession) extends Encoding {
     case w: WindowExec =>
       node(w, if (ordered(w.windowExpression, w.partitionSpec, w.orderSpec, w.child)) layout else rows)
     case w: ArrowWindowPythonExec =>
-      node(w, if (ordered(w.windowExpression, w.partitionSpec, w.orderSpec, w.child)) layout else rows)
+      sorted(w) + node(w, if (ordered(w.windowExpression, w.partitionSpec, w.orderSpec, w.child)) layout else rows)
     case w: WindowGroupLimitExec =>
       val ordered = w.rankLikeFunction.isInstanceOf[RowNumber] && !total(w.partitionSpec ++ w.orderSpec.map(_.child), w.child)
       node(w, if (ordered) layout else rows)
@@ -163,13 +182,13 @@ class Fingerprint(session: SparkSession) extends Encoding {
     // Both gather the rows of all partitions, in whatever order they arrive.
     case _: TakeOrderedAndProjectExec | _: CollectLimitExec => throw new Refused(s"${p.nodeName}, which leaves open which rows it takes")
     case l: LimitExec =>
-      val sorted = l.child match { case s: SortExec => s.global && total(s.sortOrder.map(_.child), s.child); case _ => false }
-      node(l, if (sorted) c => sha(node(c, rows)) else layout)
+      val settled = l.child match { case s: SortExec => s.global && total(s.sortOrder.map(_.child), s.child); case _ => false }
+      node(l, if (settled) c => sha(node(c, rows)) else layout)
     case e: EvalPythonExec if Fingerprint.rowByRow(e) => node(e, rows)
     case _: EvalPythonExec | _: SampleExec => node(p, layout)
     case _: MapInPandasExec | _: MapInArrowExec => names(p) + node(p, layout)
-    case _: FlatMapGroupsInPandasExec | _: FlatMapGroupsInArrowExec | _: FlatMapCoGroupsInPandasExec => names(p) + node(p, rows)
-    case _: ArrowAggregatePythonExec => node(p, rows)
+    case _: FlatMapGroupsInPandasExec | _: FlatMapGroupsInArrowExec | _: FlatMapCoGroupsInPandasExec => names(p) + sorted(p) + node(p, rows)
+    case _: ArrowAggregatePythonExec => sorted(p) + node(p, rows)
     case leaf if leaf.children.isEmpty => source(leaf)
     case other => throw new Refused(s"the operator ${other.nodeName}")
   }
@@ -177,8 +196,9 @@ class Fingerprint(session: SparkSession) extends Encoding {
   /** The digest of a plan's rows with their order and partitions. */
   private def layout(p: SparkPlan): String = sha("LAYOUT" + (p match {
     case _: WholeStageCodegenExec | _: InputAdapter | _: ColumnarToRowExec => layout(p.children.head)
-    case _: ProjectExec | _: FilterExec | _: ExpandExec | _: GenerateExec | _: SortExec | _: SampleExec |
-        _: LocalLimitExec | _: CoalesceExec => node(p, layout)
+    case _: ProjectExec | _: FilterExec | _: ExpandExec | _: GenerateExec | _: SampleExec | _: LocalLimitExec => node(p, layout)
+    // Ties come in another order where the sort has to spill.
+    case s: SortExec if total(s.sortOrder.map(_.child), s.child) => node(p, layout)
     case e: EvalPythonExec => node(e, layout)
     case _: MapInPandasExec | _: MapInArrowExec => names(p) + node(p, layout)
     case _: InMemoryTableScanExec | _: TableCacheQueryStageExec => throw new Refused("an operator that depends on row order above a cached table")
@@ -210,9 +230,15 @@ class Fingerprint(session: SparkSession) extends Encoding {
       nullAware: Boolean, p: SparkPlan): String =
     "JOIN" + value(joinType) + nullAware + arguments(p, unordered(left.zip(right)) + q(value(condition))) + p.children.map(rows).mkString
 
-  /** Ties under these keys are equal rows, so that their order shows nowhere. */
+  /** Ties under these keys are equal rows, so that their order shows nowhere. Of some types unequal values tie, like 0.0 and -0.0. */
   private def total(keys: Seq[Expression], child: SparkPlan): Boolean =
-    child.outputSet.subsetOf(AttributeSet(keys.collect { case a: AttributeReference => a }))
+    child.outputSet.subsetOf(AttributeSet(keys.collect { case a: AttributeReference => a })) &&
+      !child.output.exists(_.dataType.existsRecursively {
+        case FloatType | DoubleType => true
+        case s: StringType => !s.supportsBinaryEquality
+        case _: UserDefinedType[_] => true
+        case _ => false
+      })
 
   private def source(leaf: SparkPlan): String = leaf match {
     case f: FileSourceScanExec => files(f)
@@ -255,6 +281,9 @@ class Fingerprint(session: SparkSession) extends Encoding {
 }
 
 object Fingerprint {
+  /** Whether the session's settings are still those under which this exchange was planned. */
+  def settingsHold(e: Exchange, session: SparkSession): Boolean = planned(e).forall(_.settings == Settings.of(session))
+
   /** An exchange as it was planned, and under which settings, with its digests once somebody has asked for them. */
   private class Planned(val exchange: Exchange, val settings: String) {
     @volatile var print: Either[String, String] = _
@@ -268,7 +297,7 @@ object Fingerprint {
    * What it stands for is the exchange as it was planned, which the copy remembers.
    */
   def remember(plan: SparkPlan, session: SparkSession): Unit = {
-    lazy val settings = rowRelevant(session.sessionState.conf)
+    lazy val settings = Settings.of(session)
     plan.foreach {
       case e: Exchange => e.setTagValue(Original, new Planned(e, settings))
       case _ =>
@@ -286,6 +315,9 @@ object Fingerprint {
   /** The files as they are listed when the query is planned: an index may be listed anew while it runs. */
   private val Listing = TreeNodeTag[Seq[PartitionDirectory]]("godwit.listing")
 
+  /** The files whose rows a plan stands for, if it was ever asked. */
+  def filesOf(f: FileSourceScanExec): Option[Seq[FileStatusWithMetadata]] = f.getTagValue(Listing).map(_.flatMap(_.files))
+
   private def listing(f: FileSourceScanExec): Option[Seq[PartitionDirectory]] = f.relation.location match {
     case i @ (_: InMemoryFileIndex | _: CatalogFileIndex) =>
       Some(i.listFiles(f.partitionFilters.filterNot(_.exists(_.isInstanceOf[PlanExpression[_]])), Nil))
@@ -296,18 +328,6 @@ object Fingerprint {
     case s: Stored => s.replaced.getTagValue(Original)
     case other => other.getTagValue(Original)
   }
-
-  /** Settings that cannot change a row. Any other difference between two drivers is a miss. */
-  private val rowNeutral = Seq(
-    "spark.sql.extensions", "spark.sql.warehouse.dir", "spark.sql.catalogImplementation", "spark.sql.ui.",
-    "spark.sql.adaptive.logLevel", "spark.sql.codegen.useIdInClassName", "spark.sql.queryExecutionListeners",
-    "spark.sql.execution.broadcastExchange.maxThreadThreshold", "spark.sql.broadcastTimeout",
-    "spark.sql.classic.shuffleDependency.fileCleanup.enabled", "spark.sql.artifact.")
-
-  private def rowRelevant(conf: SQLConf): String =
-    conf.getAllConfs.toSeq.sorted.collect {
-      case (key, value) if key.startsWith("spark.sql.") && !rowNeutral.exists(key.startsWith) => s"$key=$value"
-    }.mkString("\n") + s"\n${conf.sessionLocalTimeZone}\n${TimeZone.getDefault.getID}"
 
   /** Scalar functions see one row (or one batch of independent rows); iterator functions may keep state. */
   private val rowByRowTypes = Set(100, 101, 200, 250)

@@ -130,7 +130,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
       case _ => None
     }
     val (tasksDone, tasks) = shuffleId.map(watch.tasks).getOrElse((0, 0))
-    PipelineView(id, "shuffle", if (statistics.isDefined) "finished" else "running", print, s.shuffle.simpleString(8), stored, stored,
+    PipelineView(id, "shuffle", if (statistics.isDefined || stored) "finished" else "running", print, s.shuffle.simpleString(8), stored, stored,
       bytes = statistics.flatMap(Option(_)).map(_.bytesByPartitionId.sum).getOrElse(0L), rows = runtime.flatMap(_.rowCount).map(_.toLong),
       tasksDone, tasks, shuffleId.map(watch.runMs).getOrElse(0L), standsFor(s), s.shuffle.outputPartitioning.numPartitions, Some(s))
   }

@@ -69,6 +69,14 @@ def test_a_query_is_stopped_looked_at_and_resumed_with_another_number_of_cores(
     assert '"ended"' in godwit("jobs", "--json", "--store", tmp_path / "store").stdout
 
 
+def test_a_text_that_is_no_sql_is_told_in_one_line(tmp_path: Path, words: list[object]) -> None:
+    (tmp_path / "q.sql").write_text("SELEC nonsense")
+    told = godwit("sql", "--json", "--job", "q", *words)
+    assert (told.returncode, told.stdout) == (1, "")
+    assert "PARSE_SYNTAX_ERROR" in json.loads(told.stderr.splitlines()[-1])["error"]
+    assert "Traceback" not in told.stderr
+
+
 def test_rows_are_written_in_the_format_of_the_outputs_name(tmp_path: Path, words: list[object]) -> None:
     done = godwit("sql", "--job", "q", "--master", "local[2]", *words, "--output", tmp_path / "out.csv")
     assert (done.returncode, done.stdout) == (0, "")

@@ -19,6 +19,7 @@ class Machine:
     def __init__(self, graph: StageGraph) -> None:
         self.graph = graph
         self.gate_is_open = True
+        self.ended = False
         self.notices: queue.Queue[Notice | None] = queue.Queue()
         self.drain_ms = 0  # how long the running stages still take
         self.looks_before_submission = 0  # how often it is quiet although a stage has begun
@@ -34,6 +35,9 @@ class Machine:
 
     def start(self, context: object, stop_after_stages: int | None, grace_ms: int) -> None:
         self.started_with = (stop_after_stages, grace_ms)
+
+    def end(self) -> None:
+        self.ended = True
 
     def pinned(self) -> Mapping[str, str]:
         return {"spark.sql.leafNodeDefaultParallelism": "2"}

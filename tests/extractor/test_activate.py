@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -108,7 +110,7 @@ def test_the_hook_alone_imports_neither_pyspark_nor_the_agent() -> None:
         print([name for name in heavy if name in sys.modules])
         """
     )
-    assert done.stdout == "2\n[]\n", done.stderr
+    assert done.stdout == "3\n[]\n", done.stderr
 
 
 def test_an_error_in_the_switch_stops_the_process_before_the_program_runs(tmp_path: Path) -> None:
@@ -143,6 +145,20 @@ def test_the_afterthought_comes_once_the_module_is_complete(
     imported = importlib.import_module("awaited_module")
     assert importlib.import_module("awaited_module") is imported
     assert seen == [(imported, 2)]
+
+
+def test_the_afterthought_is_for_one_module_of_a_zip_archive_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "both.zip", "w") as archive:
+        archive.writestr("zipped_first.py", "import zipped_second")
+        archive.writestr("zipped_second.py", "")
+    monkeypatch.syspath_prepend(str(tmp_path / "both.zip"))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    seen: list[str] = []
+    after_import("zipped_first", lambda module: seen.append(module.__name__))
+    importlib.import_module("zipped_first")
+    assert seen == ["zipped_first"]
 
 
 def test_a_module_that_is_not_there_is_missed_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,10 +460,17 @@ class Drivers:
     def __init__(self) -> None:
         self.made: list[tuple[Driver, Machine]] = []
         self.left: list[int] = []
-        self.exit = sys.exit
+        self.end_well = True
 
     def __call__(self, job: JobFolder, machine: Machine, program: Path, **facts: Any) -> Driver:
-        driver = Driver(task(job, **facts), machine, "/godwit.jar", [str(program)], self.left.append)
+        driver = Driver(
+            task(job, **facts),
+            machine,
+            "/godwit.jar",
+            [str(program)],
+            self.left.append,
+            lambda main: self.end_well,
+        )
         self.made.append((driver, machine))
         return driver
 
@@ -456,7 +479,6 @@ class Drivers:
             atexit.unregister(driver.end)
             machine.notices.put(None)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        sys.exit = self.exit
 
 
 @pytest.fixture
@@ -525,6 +547,7 @@ def test_a_program_that_is_deployed_anew_while_it_runs_does_not_get_the_state_of
     assert running is not None
     assert list(ControlClient(running.endpoint, running.token).migrate(30))[-1]["phase"] == "left"
     assert new_driver.left == [75]
+    assert machine.ended, "a fork of the program would keep the JVM alive"
     driver.tenure.lease.release()
     with pytest.raises(OtherProgram):
         begin(task(job), [str(program)])
@@ -546,34 +569,32 @@ def test_a_program_that_ends_leaves_no_state(
     assert "1 could not be read and were computed anew" in capsys.readouterr().err
 
 
-def test_a_program_that_fails_leaves_the_state(
-    tmp_path: Path, program: Path, new_driver: Drivers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_fails_leaves_the_state(tmp_path: Path, program: Path, new_driver: Drivers) -> None:
     job, machine = new_job(tmp_path), Machine(graph_of())
     commit(job, described(program))
     machine.fallbacks = {fragment().fingerprint: "Exchange: block 3 is missing"}
     driver = new_driver(job, machine, program)
     driver.attach(object())
-    monkeypatch.setattr(sys, "last_value", ValueError("unhandled"), raising=False)
+    new_driver.end_well = False
     driver.end()
     assert job.ended() is None
     assert job.committed() is not None
     assert job.bad() == {fragment().fingerprint}
 
 
-@pytest.mark.parametrize(("code", "stays"), [(1, True), ("no rows", True), (0, False), (None, False)])
-def test_a_program_that_exits_with_a_code_keeps_its_state(
-    tmp_path: Path, program: Path, new_driver: Drivers, code: object, stays: bool
+def test_a_second_context_does_not_undo_the_account_of_the_first(
+    tmp_path: Path, program: Path, new_driver: Drivers, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = new_job(tmp_path)
+    job, machine = new_job(tmp_path), Machine(graph_of())
     commit(job, described(program))
-    driver = new_driver(job, Machine(graph_of()), program)
+    driver = new_driver(job, machine, program)
     driver.attach(object())
-    with pytest.raises(SystemExit) as raised:
-        sys.exit(code)  # type: ignore[arg-type]
-    assert raised.value.code == code
+    machine.fallbacks = {fragment().fingerprint: "Exchange: block 3 is missing"}
+    driver.attach(object())
+    assert machine.loaded == {}, "what is lost once is not tried again"
+    machine.fallbacks = {}
     driver.end()
-    assert (job.committed() is not None) == stays
+    assert "1 could not be read and were computed anew" in capsys.readouterr().err
 
 
 def test_a_fork_of_the_driver_does_not_end_the_job(
@@ -683,18 +704,45 @@ def test_a_standby_for_another_program_is_told_before_it_waits(tmp_path: Path, p
         standby.find(task(job), [str(program), "--day", "2"])
 
 
+class Rehearsing:
+    """A JVM that can only rehearse."""
+
+    def __init__(self, play: Callable[[], object] = lambda: None) -> None:
+        self.folders: list[str] = []
+        self.stopped = threading.Event()
+        self._play = play
+
+    def rehearse(self, base_uri: str) -> None:
+        self.folders.append(base_uri)
+        self._play()
+
+    def stop_rehearsal(self) -> None:
+        self.stopped.set()
+
+
 def test_a_standby_rehearses_in_the_store_of_the_job(tmp_path: Path, program: Path) -> None:
     job = new_job(tmp_path)
     Elsewhere(job, described(program))
-    folders: list[str] = []
-    standby.rehearse(awaited(job, program), folders.append)
-    assert folders[0].startswith(job.bulk_uri("blocks"))
+    stage = Rehearsing()
+    standby.rehearse(awaited(job, program), stage)
+    assert stage.folders[0].startswith(job.bulk_uri("blocks"))
+    assert not stage.stopped.is_set()
 
 
 def test_a_job_that_has_been_moved_out_does_not_wait_for_a_rehearsal(tmp_path: Path, program: Path) -> None:
     job = new_job(tmp_path)
     Elsewhere(job, described(program)).move_out()
-    standby.rehearse(awaited(job, program), lambda folder: pytest.fail("rehearsed"))
+    stage = Rehearsing()
+    standby.rehearse(awaited(job, program), stage)
+    assert stage.folders == []
+
+
+def test_a_rehearsal_is_stopped_when_the_job_has_been_moved_out(tmp_path: Path, program: Path) -> None:
+    job = new_job(tmp_path)
+    elsewhere = Elsewhere(job, described(program))
+    stage = Rehearsing(lambda: (elsewhere.move_out(), stage.stopped.wait(30)))
+    standby.rehearse(awaited(job, program), stage)
+    assert stage.stopped.is_set()
 
 
 def test_a_standby_that_cannot_rehearse_stands_by_all_the_same(
@@ -703,8 +751,8 @@ def test_a_standby_that_cannot_rehearse_stands_by_all_the_same(
     job = new_job(tmp_path)
     Elsewhere(job, described(program))
 
-    def no_space(folder: str) -> None:
+    def no_space() -> None:
         raise MoveFailed("Spark says: No space left on device")
 
-    standby.rehearse(awaited(job, program), no_space)
+    standby.rehearse(awaited(job, program), Rehearsing(no_space))
     assert "No space left on device; the standby is less warm" in capsys.readouterr().err

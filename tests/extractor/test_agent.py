@@ -632,3 +632,78 @@ def test_the_status_says_why_a_move_would_be_refused(staged: Staged) -> None:
     assert stage.agent.status()["refusal"] == (
         "the program has already written: execution 3 wrote file:/x and 1 more"
     )
+
+
+# Notices that meet a move
+
+
+def test_a_sigterm_during_a_move_makes_a_part_of_the_state_good_enough(staged: Staged) -> None:
+    stage = staged(
+        graph(pipeline("a", fingerprint="aa"), pipeline("b", fingerprint="bb"), result("r", "a b"))
+    )
+    stage.machine.fails = {"b": "the disk is broken"}
+
+    def sigterm() -> None:
+        with pytest.raises(MoveUnderWay):
+            stage.agent.move(Order(NOW + 10, drain=True, must_leave=True), lambda event: None)
+
+    stage.machine.on_extract = sigterm
+    assert stage.move()["phase"] == "left"
+    assert stage.stored().keys() == {"aa"}
+
+
+def test_a_sigterm_during_a_move_that_fails_is_obeyed_after_it(staged: Staged) -> None:
+    stage = staged(running())
+    began, ends = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        stage.machine.on_extract = lambda: None
+        began.set()
+        ends.wait(30)
+        raise MoveFailed("somebody else's move comes to nothing")
+
+    stage.machine.on_extract = hold
+    ordered = threading.Thread(target=stage.move)
+    ordered.start()
+    began.wait(30)
+    stage.machine.notices.put(Notice("sigterm", at_ms=int(NOW * 1000), grace_ms=30_000))
+    stage.machine.notices.put(None)
+    serving = threading.Thread(target=stage.agent.serve)
+    serving.start()
+    ends.set()
+    ordered.join(30)
+    serving.join(30)
+    assert stage.left_with == [75]
+
+
+def test_late_events_are_waited_for(staged: Staged) -> None:
+    stage = staged(replace(running(), events_late=True))
+    real = stage.machine.snapshot
+
+    def settle() -> str:
+        taken = real()
+        stage.machine.graph = replace(stage.machine.graph, events_late=False)
+        return taken
+
+    stage.machine.snapshot = settle  # type: ignore[method-assign]
+    assert stage.move()["phase"] == "left"
+
+
+def test_events_that_stay_late_leave_the_job_where_it_is(staged: Staged) -> None:
+    stage = staged(replace(running(), events_late=True))
+    real = stage.machine.snapshot
+
+    def slow() -> str:
+        stage.extra_seconds += 2
+        return real()
+
+    stage.machine.snapshot = slow  # type: ignore[method-assign]
+    told = stage.move()
+    assert (told["exit_code"], stage.machine.gate_is_open) == (MoveRefused.exit_code, True)
+    assert "late" in told["error"]
+
+
+def test_a_program_that_has_answered_may_say_so_and_end(staged: Staged) -> None:
+    stage = staged(running())
+    stage.agent.retire()
+    stage.agent.retire()

@@ -58,7 +58,12 @@ for _ in range(int(os.environ.get("CONTEXTS", "1"))):
         .config("spark.ui.enabled", "false")
         .getOrCreate()
     )
-    print("warm:", len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) > 0, flush=True)
+    print("jvm:", spark.sparkContext._gateway.proc and spark.sparkContext._gateway.proc.pid, flush=True)
+    if "FORK" in os.environ and os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    rehearsed = spark.sparkContext.statusTracker().getJobIdsForGroup("godwit-rehearsal")
+    print("warm:", len(rehearsed) > 0, flush=True)
     try:
         rows = answer(spark)
     finally:
@@ -211,6 +216,21 @@ def test_a_program_stops_after_two_stages_and_another_process_ends_it(desk: Desk
     assert not desk.job.store.exists(desk.job.key("blocks"))
 
 
+def test_a_fork_of_the_program_does_not_keep_the_jvm_of_a_job_that_has_left(desk: Desk) -> None:
+    desk.let_go()
+    process = desk.start(GODWIT_STOP_AFTER_STAGES="2", FORK="1")
+    assert_left_silently(process)
+    (jvm,) = (line.split()[1] for line in process.output.splitlines() if line.startswith("jvm: "))
+    wait_until(lambda: is_gone(int(jvm)), "the end of the JVM")
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return "(zombie)" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+
+
 def test_a_sigterm_to_plain_python_waits_for_the_running_stage(desk: Desk) -> None:
     process = desk.start()
     desk.held(process)
@@ -260,6 +280,7 @@ def test_a_job_is_moved_by_its_endpoint_and_a_warm_standby_ends_it(desk: Desk) -
     lease.release()
     assert standby.ended() == 0, standby.output
     assert_right(standby.output)
+    assert desk.job.view().state is JobState.ENDED
     assert "warm: True" in standby.output
     assert " 0 were used" not in standby.output
 

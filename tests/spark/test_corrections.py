@@ -37,6 +37,29 @@ def test_a_table_that_was_overwritten_between_two_reads_is_read_again(here: Driv
     assert old.select(sf.sum("v")).first()[0] != sum(row.v for row in before.rows)
 
 
+def test_a_plan_runs_under_the_settings_of_its_run(here: Driver, tmp_path: Path) -> None:
+    """Whether names match by case is asked when files are read, long after the plan was made."""
+    table, spark = write(tmp_path / "t", A=[1, 1, 2, 3]), here.spark
+
+    def counted(case: str) -> DataFrame:
+        spark.conf.set("spark.sql.caseSensitive", "false")
+        frame = spark.read.schema("a long").parquet(table).groupBy("a").count()
+        frame._jdf.queryExecution().executedPlan()
+        spark.conf.set("spark.sql.caseSensitive", case)
+        return frame
+
+    loose, strict = sorted(counted("false").collect()), counted("true").collect()
+    assert (len(loose), strict) == (3, [(None, 4)])
+    state = here.moved(counted("false"), tmp_path / "loose", choose=finished("shuffle"))
+    assert len(state.fragments) == 1
+    assert here.moved(counted("true"), tmp_path / "strict", choose=finished("shuffle")).fragments == ()
+    here.load(state)
+    assert sorted(counted("false").collect()) == loose
+    here.said()
+    assert counted("true").collect() == strict
+    assert "settings have changed since the query was planned" in here.said()
+
+
 def halves(spark: SparkSession, table: str) -> tuple[DataFrame, DataFrame]:
     one, other = spark.read.parquet(table).randomSplit([0.8, 0.2], seed=1)
     return (
@@ -72,20 +95,23 @@ def test_two_halves_from_two_core_counts_neither_overlap_nor_lose_a_row(tmp_path
 def udf_print(value: int, big: bool) -> str:
     """The fingerprint of a query in a driver of its own, where broadcast ids begin anew."""
     with driver() as made:
-        spark, sums = made.spark, list(range(200_000 if big else 0))
-        sent = spark.sparkContext.broadcast({"add": value})
+        sums, sent = [value] * 200_000, made.spark.sparkContext.broadcast({"add": value})
 
-        def add(number: int) -> int:
-            return number + (sums[value] if big else sent.value["add"])
+        def add_from_closure(number: int) -> int:
+            return number + sums[number]
 
-        frame = spark.range(100).select(sf.udf(add, "long")("id").alias("n")).groupBy("n").count()
-        return made.prints(frame)[0]
+        def add_from_broadcast(number: int) -> int:
+            return number + int(sent.value["add"])
+
+        step = sf.udf(add_from_closure if big else add_from_broadcast, "long")
+        return made.prints(made.spark.range(100).select(step("id").alias("n")).groupBy("n").count())[0]
 
 
 @pytest.mark.parametrize("big", [False, True], ids=["broadcast value", "closure over 1 MB"])
 def test_a_python_function_is_also_what_travels_beside_it(big: bool) -> None:
     one = udf_print(1, big)
     assert not one.startswith("refused")
+    assert udf_print(1, big) == one
     assert udf_print(2, big) != one
 
 

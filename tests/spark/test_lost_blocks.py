@@ -1,5 +1,6 @@
 """Stored rows can be lost at any moment. The query must come to its right end all the same, and say so."""
 
+import functools
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -7,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from tests.spark.pair import Capture, Driver, driver, finished, write
+from tests.spark.pair import Capture, Driver, Running, driver, finished, write
 
 Damage = Callable[[Path], None]
 
@@ -138,6 +140,7 @@ def here(request: pytest.FixtureRequest) -> Iterator[Driver]:
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": "64k",
         "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "64k",
         "spark.sql.adaptive.skewJoin.skewedPartitionFactor": "2",
+        "spark.default.parallelism": "8",  # says nothing about the cores
     }
     with driver(request.param, **conf) as made:
         yield made
@@ -228,3 +231,67 @@ def test_a_folder_that_is_gone_in_the_middle_is_no_catastrophe(
     rows = here.resumed(two(here.spark, folder), capture, between=lambda: shutil.rmtree(tmp_path))
     assert sorted(rows) == sorted(capture.rows)
     assert list(here.report().fallbacks) == [capture.fragments[0].fingerprint]
+
+
+def planned(frame: DataFrame) -> DataFrame:
+    frame._jdf.queryExecution().executedPlan()
+    return frame
+
+
+@pytest.mark.parametrize("here", [2, 1], indirect=True)
+def test_a_stored_shuffle_above_another_is_computed_again_from_that(
+    here: Driver, folder: str, tmp_path: Path
+) -> None:
+    """The upper one is met when AQE plans anew, over the lower one, which is a stage by then."""
+    capture = here.moved(hashed(here.spark, folder), tmp_path, 2, finished("shuffle"))
+    lower, upper = sorted(capture.fragments, key=lambda each: len(beneath(capture, each.fingerprint)))
+    here.load(replace(capture, fragments=(lower,)))
+    frame = planned(hashed(here.spark, folder))
+    here.load(capture)
+    for file in capture.files():
+        if file.is_relative_to(capture.folder / upper.folder):
+            delete(file)
+    rows = Running(frame.collect).rows()
+    assert sorted(rows) == sorted(capture.rows)
+    assert list(here.report().fallbacks) == [upper.fingerprint]
+    here.clean()
+
+
+def beneath(capture: Capture, fingerprint: str) -> tuple[str, ...]:
+    (found,) = (each for each in capture.graph.pipelines.values() if each.fingerprint == fingerprint)
+    return found.depends_on
+
+
+@pytest.mark.parametrize("here", [2], indirect=True)
+def test_rows_of_two_states_of_a_table_never_meet(here: Driver, tmp_path: Path) -> None:
+    """The table changes after the query was planned, and then stored rows of it are lost."""
+    write(tmp_path / "facts", k=[n % 9 for n in range(1000)], v=range(1000))
+    capture = here.moved(hashed(here.spark, str(tmp_path)), tmp_path / "state")
+    here.load(capture)
+    frame = planned(hashed(here.spark, str(tmp_path)))
+    write(tmp_path / "facts", k=[n % 9 for n in range(2000)], v=range(2000))
+    delete(capture.files()[0])
+    with pytest.raises(Py4JJavaError, match="has changed since the query was planned: run it again"):
+        Running(frame.collect).rows()
+    here.clean()
+
+
+def five(spark: SparkSession, folder: str) -> DataFrame:
+    sides = [
+        facts(spark, folder).groupBy("k").agg(sf.sum(sf.col("v") + n).alias(f"v{n}")).hint("merge")
+        for n in range(5)
+    ]
+    return functools.reduce(lambda left, right: left.join(right, "k"), sides)
+
+
+@pytest.mark.parametrize("here", [2], indirect=True)
+def test_a_stage_that_has_lost_more_than_spark_has_patience_for_comes_to_its_end(
+    here: Driver, folder: str, tmp_path: Path
+) -> None:
+    """Spark runs a stage four times, and each run finds one loss."""
+    capture = here.moved(five(here.spark, folder), tmp_path, 5, finished("shuffle"))
+    assert len(capture.fragments) == 5
+    for file in capture.files():
+        delete(file)
+    assert sorted(here.resumed(five(here.spark, folder), capture)) == sorted(capture.rows)
+    assert len(here.report().fallbacks) == 5

@@ -1,6 +1,8 @@
 """Two queries that differ in one thing must never share stored rows, and one query planned twice must."""
 
 import os
+import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pandas  # type: ignore[import-untyped]
 import pytest
+from pyspark import SparkFiles
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
@@ -107,6 +110,33 @@ def named_in_pandas(a: str, b: str) -> Query:
     )
 
 
+def in_order(t: DataFrame, *columns: str) -> DataFrame:
+    """By all that there is: no ties."""
+    return t.select("g", "v").sortWithinPartitions(*columns)
+
+
+def sorted_first(column: str, then: Callable[[DataFrame], DataFrame]) -> Query:
+    """Spark keeps the program's sort where it serves the groups as well."""
+    return over(lambda t: then(t.repartition(3, "g").sortWithinPartitions("g", column)).groupBy("n").count())
+
+
+def first_of_groups(t: DataFrame) -> DataFrame:
+    return t.groupBy("g").applyInPandas(lambda f: pandas.DataFrame({"n": f["v"].head(1)}), "n long")
+
+
+def first_aggregated(t: DataFrame) -> DataFrame:
+    return t.groupBy("g").agg(sf.pandas_udf(first_value, "long")("v").alias("n"))
+
+
+def first_in_window(t: DataFrame) -> DataFrame:
+    first = sf.pandas_udf(first_value, "long")
+    return t.select(first("v").over(Window.partitionBy("g")).alias("n"))
+
+
+def first_value(values: pandas.Series) -> int:
+    return int(values.iloc[0])
+
+
 def average(values: pandas.Series) -> float:
     return float(values.mean())
 
@@ -189,18 +219,18 @@ PAIRS = {
         over(lambda t: t.sample(fraction=0.6, seed=1).groupBy("g").count()),
     ),
     "sort below a sample": Pair(
-        over(lambda t: t.sortWithinPartitions("id").sample(fraction=0.5, seed=1).groupBy("g").count()),
-        over(lambda t: t.sortWithinPartitions("v").sample(fraction=0.5, seed=1).groupBy("g").count()),
+        over(lambda t: in_order(t, "g", "v").sample(fraction=0.5, seed=1).groupBy("g").count()),
+        over(lambda t: in_order(t, "v", "g").sample(fraction=0.5, seed=1).groupBy("g").count()),
     ),
     "sort below an id": Pair(
-        over(lambda t: t.sortWithinPartitions("id").select("v", sf.monotonically_increasing_id().alias("n"))
+        over(lambda t: in_order(t, "g", "v").select("v", sf.monotonically_increasing_id().alias("n"))
              .groupBy("n").agg(sf.max("v"))),
-        over(lambda t: t.sortWithinPartitions("v").select("v", sf.monotonically_increasing_id().alias("n"))
+        over(lambda t: in_order(t, "v", "g").select("v", sf.monotonically_increasing_id().alias("n"))
              .groupBy("n").agg(sf.max("v"))),
     ),
     "sort below first": Pair(
-        over(lambda t: t.sortWithinPartitions("id").groupBy("g").agg(sf.first("v"))),
-        over(lambda t: t.sortWithinPartitions("w").groupBy("g").agg(sf.first("v"))),
+        over(lambda t: in_order(t, "g", "v").groupBy("g").agg(sf.first("v"))),
+        over(lambda t: in_order(t, "v", "g").groupBy("g").agg(sf.first("v"))),
     ),
     "sort below mapInPandas": Pair(
         over(lambda t: t.select("v").sortWithinPartitions("v").mapInPandas(lambda b: b, "v long").distinct()),
@@ -210,6 +240,14 @@ PAIRS = {
     "sort of a cached table below a sample": Pair(
         over(lambda t: t.sortWithinPartitions("id").cache().sample(fraction=0.5, seed=1).distinct()),
         over(lambda t: t.sortWithinPartitions("v").cache().sample(fraction=0.5, seed=1).distinct()),
+    ),
+    **{
+        f"sort below {name} in pandas": Pair(sorted_first("v", then), sorted_first("w", then))
+        for name, then in (("groups", first_of_groups), ("an aggregate", first_aggregated),
+                           ("a window", first_in_window))
+    },
+    "order of values that compare as equal": Pair(
+        projected("greatest(x * 0.0D, x * -0.0D) AS n"), projected("greatest(x * -0.0D, x * 0.0D) AS n")
     ),
     "order of a floating-point sum": Pair(projected("(x + y) + z"), projected("x + (y + z)")),
     "order of a floating-point product": Pair(projected("(x * y) * z"), projected("x * (y * z)")),
@@ -271,6 +309,8 @@ PAIRS = {
     "ANSI mode": Pair(SUMS, SUMS, ("spark.sql.ansi.enabled", "false")),
     "timezone": Pair(SUMS, SUMS, ("spark.sql.session.timeZone", "Asia/Kathmandu")),
     "conf that changes rows": Pair(SUMS, SUMS, ("spark.sql.caseSensitive", "true")),
+    "conf of a file format's own": Pair(SUMS, SUMS, ("orc.force.positional.evolution", "true")),
+    "environment of the executors": Pair(SUMS, SUMS, ("spark.executorEnv.RATE", "2")),
     "conf that nobody knows": Pair(SUMS, SUMS, ("spark.sql.of.the.future", "1")),
 }  # fmt: skip
 
@@ -347,6 +387,15 @@ TIES: dict[str, Query] = {
     ),
     "some rows of a cached table": over(lambda t: t.limit(3).cache().repartition(2, "g")),
     "first rows of a cached table": over(lambda t: t.orderBy("g").limit(3).cache().repartition(2, "g")),
+    "sample of rows that tie": over(
+        lambda t: t.sortWithinPartitions("g").sample(fraction=0.5, seed=1).groupBy("v").count()
+    ),
+    "sample of partitions that were put together": over(
+        lambda t: t.coalesce(2).sample(fraction=0.5, seed=1).groupBy("g").count()
+    ),
+    "first rows by a collated key": over(
+        lambda t: t.selectExpr("s COLLATE UTF8_LCASE AS c").orderBy("c").limit(3).repartition(2, "c")
+    ),
     "one row of a subquery": over(
         lambda t: t.where(f"v > (SELECT v FROM parquet.`{t.inputFiles()[0]}` LIMIT 1)").groupBy("g").count()
     ),
@@ -373,6 +422,63 @@ def test_a_cached_table_is_also_the_settings_that_it_was_planned_under(here: Dri
 
     assert prints("true") == prints("true")
     assert prints("true") != prints("false")
+
+
+def test_what_hadoop_was_told_counts(here: Driver, folder: Path) -> None:
+    hadoop = here.spark.sparkContext._jsc.hadoopConfiguration()
+    before = here.prints(SUMS(here.spark, str(folder)))
+    hadoop.set("parquet.filter.columnindex.enabled", "false")
+    after = here.prints(SUMS(here.spark, str(folder)))
+    hadoop.unset("parquet.filter.columnindex.enabled")
+    assert before != after
+    hadoop.set("fs.s3a.session.token", "of this hour")
+    assert before == here.prints(SUMS(here.spark, str(folder)))
+
+
+def test_what_a_function_finds_on_the_executors_counts(here: Driver, folder: Path, tmp_path: Path) -> None:
+    context, python = here.spark.sparkContext, in_python(lambda n: n + 1)
+    alone, plain = here.prints(python(here.spark, str(folder))), here.prints(SUMS(here.spark, str(folder)))
+    (tmp_path / "rate.txt").write_text("2")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "helper.py").write_text("rate = 2")
+    archive = shutil.make_archive(str(tmp_path / "archive"), "zip", tmp_path / "package")
+    context.addFile(str(tmp_path / "rate.txt"))
+    with_file = here.prints(python(here.spark, str(folder)))
+    context.addArchive(f"{archive}#helpers")
+    with_both = here.prints(python(here.spark, str(folder)))
+    Path(SparkFiles.get("rate.txt")).write_text("3")
+    with_another = here.prints(python(here.spark, str(folder)))
+    Path(SparkFiles.get("helpers"), "helper.py").write_text("rate = 3")
+    found = [alone, with_file, with_both, with_another, here.prints(python(here.spark, str(folder)))]
+    assert len({each[0] for each in found}) == 5
+    assert not any(each[0].startswith("refused") for each in found)
+    assert plain == here.prints(SUMS(here.spark, str(folder)))
+
+
+def test_the_environment_of_python_on_the_executors_counts(here: Driver, folder: Path) -> None:
+    """Spark gives all of a job's workers one seed for the hashes of strings; another job may have another."""
+    environment, python = here.spark.sparkContext.environment, in_python(lambda n: n + 1)
+    before = here.prints(python(here.spark, str(folder)))
+    real = environment.get("PYTHONHASHSEED")
+    environment["PYTHONHASHSEED"] = "12345"
+    after = here.prints(python(here.spark, str(folder)))
+    environment["PYTHONHASHSEED"] = real
+    assert not before[0].startswith("refused")
+    assert before != after
+
+
+@pytest.mark.parametrize("size", [1, 2_000_000])
+def test_a_function_that_counts_in_an_accumulator_has_no_fingerprint(
+    here: Driver, folder: Path, size: int
+) -> None:
+    """What it counted would be lost with the run that is not repeated. A large one travels as a broadcast."""
+    count, ballast = here.spark.sparkContext.accumulator(0), random.Random(1).randbytes(size)
+
+    def step(number: int) -> int:
+        count.add(len(ballast))
+        return number
+
+    assert here.prints(in_python(step)(here.spark, str(folder)))[0].startswith("refused: a Python function")
 
 
 def test_the_machines_timezone_counts(here: Driver, folder: Path) -> None:

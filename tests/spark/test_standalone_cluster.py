@@ -164,14 +164,17 @@ def test_an_executor_that_dies_during_the_extraction_costs_no_row(desk: Desk, cl
         wait_until((desk.folder / "held").exists, "the first stage")
         running = desk.job.running()
         assert running is not None
-        phases = []
+        phases, victim = [], cluster.executors()[0]
         for event in ControlClient(running.endpoint, running.token).migrate(PATIENCE_SECONDS):
             phases.append(event["phase"])
             if phases[-1] == "draining":
                 (desk.folder / "go").touch()
-            if phases[-1] == "extracting":
-                os.kill(cluster.executors()[0], signal.SIGKILL)
+            if phases[-1] == "extracting" and phases.count("extracting") == 1:
+                os.kill(victim, signal.SIGSTOP)  # its blocks are awaited, and do not come
+                time.sleep(1)
+                os.kill(victim, signal.SIGKILL)
         assert "extracting" in phases
+        assert "Lost executor" in desk.said("one"), desk.said("one")
         code = process.wait(PATIENCE_SECONDS)
     finally:
         process.kill()

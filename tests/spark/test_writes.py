@@ -1,14 +1,17 @@
 """A write that is done twice is worse than one that is lost: whatever may have begun one is not moved."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.core import rdd
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from godwit.extractor import decide
+from godwit.extractor.activate import mark_foreach
 from tests.spark.pair import Driver, Running, driver, holder, wait_until
 
 
@@ -63,3 +66,77 @@ def test_a_write_that_waits_for_its_stages_is_not_one_yet(source: Driver, tmp_pa
         (tmp_path / "go").touch()
         source.jvm.open_gate()
     query.rows()
+
+
+def inserted_twice(spark: SparkSession, folder: Path) -> None:
+    for name in ("a", "b"):
+        spark.sql(f"CREATE TABLE {name} (id BIGINT) USING parquet LOCATION '{folder / name}'")
+    spark.range(3).createOrReplaceTempView("numbers")
+    spark.sql("FROM numbers INSERT INTO a SELECT id INSERT INTO b SELECT id + 1")
+
+
+def saved(spark: SparkSession, folder: Path) -> None:
+    spark.range(3).write.option("path", str(folder / "saved")).saveAsTable("saved")
+
+
+def failed_half_way(spark: SparkSession, folder: Path) -> None:
+    """One partition has written, the other cannot."""
+    broken = spark.range(0, 2, 1, 2).selectExpr("IF(id = 1, assert_true(false), NULL) AS n", "id")
+    with pytest.raises(PySparkException):
+        broken.write.csv(str(folder / "broken"))
+
+
+def in_a_loop(spark: SparkSession, folder: Path) -> None:
+    spark.range(3).foreachPartition(lambda rows: None)
+
+
+def as_text(spark: SparkSession, folder: Path) -> None:
+    spark.sparkContext.parallelize(["a"]).saveAsTextFile(str(folder / "text"))
+
+
+WRITES = (inserted_twice, saved, failed_half_way, in_a_loop, as_text)
+
+
+@pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
+def test_whatever_may_have_written_is_seen(
+    source: Driver, tmp_path: Path, write: Callable[[SparkSession, Path], None]
+) -> None:
+    before = len(source.graph().side_effects)
+    write(source.spark, tmp_path)
+    try:
+        assert len(source.graph().side_effects) > before
+        assert decide.refusal(source.graph()) is not None
+    finally:
+        for name in ("a", "b", "saved"):
+            source.spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def test_a_loop_over_rows_is_seen_while_another_thread_is_inside_an_action(
+    source: Driver, tmp_path: Path
+) -> None:
+    """pyspark names jobs by the call of the program, but only one at a time."""
+    mark_foreach(rdd)
+    held = source.spark.range(0, 1, 1, 1).select(sf.udf(holder(tmp_path), "long")("id"))
+    query = Running(held.collect)
+    wait_until((tmp_path / "held").exists)
+    before = len(source.graph().side_effects)
+    Running(
+        lambda: [source.spark.sparkContext.parallelize([1], 1).foreachPartition(lambda rows: None)]
+    ).rows()
+    try:
+        assert [each.partition(": ")[2] for each in source.graph().side_effects[before:]] == [
+            "foreachPartition"
+        ]
+    finally:
+        (tmp_path / "go").touch()
+        query.rows()
+
+
+def test_reading_is_no_write(source: Driver, tmp_path: Path) -> None:
+    before = source.graph().side_effects
+    spark = source.spark
+    spark.range(3).groupBy("id").count().collect()
+    spark.range(3).createOrReplaceTempView("read")
+    spark.sql("SHOW TABLES").collect()
+    spark.sparkContext.parallelize([1, 2]).map(lambda n: n + 1).collect()
+    assert source.graph().side_effects == before

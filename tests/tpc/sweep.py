@@ -1,8 +1,8 @@
 """The whole proof: every query of TPC-H and TPC-DS, moved at every point that it reaches, and random queries.
 
-It takes long, so each query's line is printed and kept as soon as it is there, and with `--go-on` a sweep
-that was broken off goes on where it was. Any wrong row or error, or too much that ran again, makes it end
-with exit code 1.
+It takes long, so two pairs of drivers work side by side (of each only one driver is busy at a time), each
+query's line is printed and kept as soon as it is there, and with `--go-on` a sweep that was broken off goes
+on where it was. Any wrong row or error, or too much that ran again, makes it end with exit code 1.
 
     python -m tests.tpc.sweep --sf 0.1 [--suite tpch] [--random 1000] [--go-on] [--table docs/sweep.md]
 """
@@ -12,8 +12,10 @@ import json
 import random
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,6 +25,8 @@ from tests.spark.rig import DriverError, Proof, Rig, open_rig
 from tests.tpc.oracle import difference_from_duckdb
 from tests.tpc.queries import suite_queries
 from tests.tpc.sweeptable import Line, explanation, line_of, shortfalls, table, total
+
+PAIRS = 2
 
 
 def line(rig: Rig, question: Question) -> Line:
@@ -63,13 +67,28 @@ def swept(asked: argparse.Namespace) -> list[Line]:
     done = {line.name for line in lines}
     with tempfile.TemporaryDirectory(prefix="godwit-sweep-") as name, kept.open("a") as file:
         folder = Path(name)
-        with open_rig(folder) as rig:
-            for question in questions(asked, folder):
-                if question.name not in done:
-                    lines.append(line(rig, question))
-                    print(json.dumps(lines[-1].to_plain()), file=file, flush=True)
-                    print(told(lines[-1]), flush=True)
-    return lines
+        wanted = list(questions(asked, folder))
+        waiting = iter([each for each in wanted if each.name not in done])
+        turn = threading.Lock()
+
+        def work(number: int) -> None:
+            with open_rig(folder / f"pair-{number}") as rig:
+                while question := taken(waiting, turn):
+                    made = line(rig, question)
+                    with turn:
+                        lines.append(made)
+                        print(json.dumps(made.to_plain()), file=file, flush=True)
+                        print(told(made), flush=True)
+
+        with ThreadPoolExecutor(PAIRS) as pairs:
+            list(pairs.map(work, range(PAIRS)))
+    place = {question.name: index for index, question in enumerate(wanted)}
+    return sorted((line for line in lines if line.name in place), key=lambda line: place[line.name])
+
+
+def taken(waiting: Iterator[Question], turn: threading.Lock) -> Question | None:
+    with turn:
+        return next(waiting, None)
 
 
 def told(line: Line) -> str:
