@@ -28,8 +28,11 @@ CONTEXT_MODULE = "pyspark.core.context"
 CONNECT_MODULE = "pyspark.sql.connect.session"
 RDD_MODULE = "pyspark.core.rdd"
 
-EFFECT_PROPERTY = "godwit.effect"
-"""The local property by which the JVM knows jobs that change the world."""
+EFFECTS = (
+    *("foreach", "foreachPartition", "saveAsTextFile", "saveAsPickleFile", "saveAsSequenceFile"),
+    *("saveAsHadoopFile", "saveAsNewAPIHadoopFile", "saveAsHadoopDataset", "saveAsNewAPIHadoopDataset"),
+)
+"""Methods of an RDD that change the world, outside of any query."""
 
 NO_PROGRAMS = ("pyspark.daemon", "pyspark.worker", "find_spark_home.py", "godwit")
 """Python processes with a driver's environment that are no driver: those that Spark starts for itself, and
@@ -42,6 +45,8 @@ class Guest(Protocol):
     def additions(self, given: Mapping[str, str]) -> Mapping[str, str]: ...
 
     def attach(self, context: "SparkContext") -> None: ...
+
+    def begin_effect(self, name: str) -> None: ...
 
     def retire(self) -> None: ...
 
@@ -91,6 +96,23 @@ class Activation:
 
         module.SparkSession.__init__ = init
 
+    def wrap_rdd(self, module: ModuleType) -> None:
+        """What these do is seen by nobody, no gate holds them, and the name of their jobs is not to be relied
+        on: where another thread is inside an action, pyspark gives them none."""
+        import functools
+
+        def announced(real: Any) -> Any:
+            @functools.wraps(real)
+            def call(rdd: Any, *args: Any, **kwargs: Any) -> Any:
+                if self._guest is not None:
+                    self._guest.begin_effect(real.__name__)
+                return real(rdd, *args, **kwargs)
+
+            return call
+
+        for name in EFFECTS:
+            setattr(module.RDD, name, announced(getattr(module.RDD, name)))
+
     def stand_by(self) -> None:
         """Be warm, wait until the running job has been moved out, and only then let the program begin."""
         from godwit.extractor import jvm, settings, standby
@@ -136,7 +158,7 @@ def hook() -> None:
     ending.listen()
     after_import(CONTEXT_MODULE, _activation.wrap_context)
     after_import(CONNECT_MODULE, _activation.wrap_connect)
-    after_import(RDD_MODULE, mark_foreach)
+    after_import(RDD_MODULE, _activation.wrap_rdd)
     if os.environ.get("GODWIT_STANDBY", "0") != "0":
         # Python prints what is raised in a .pth file and goes on: the program would run beside the job.
         with errors_in_one_line(), last_resort("cannot stand by"):
@@ -144,26 +166,6 @@ def hook() -> None:
 
 
 _activation: Activation | None = None
-
-
-def mark_foreach(module: ModuleType) -> None:
-    """What these do to the world is seen by nobody, and the name of their jobs is not to be relied on: where
-    another thread is inside an action, pyspark gives them none."""
-    import functools
-
-    def marked(real: Any) -> Any:
-        @functools.wraps(real)
-        def call(rdd: Any, f: Any) -> None:
-            rdd.ctx.setLocalProperty(EFFECT_PROPERTY, real.__name__)
-            try:
-                real(rdd, f)
-            finally:
-                rdd.ctx.setLocalProperty(EFFECT_PROPERTY, None)
-
-        return call
-
-    for name in ("foreach", "foreachPartition"):
-        setattr(module.RDD, name, marked(getattr(module.RDD, name)))
 
 
 def program_has_answered() -> None:

@@ -36,11 +36,18 @@ NOTICE_WAIT_MS = 2_000
 DRAIN_LOOK_MS = 500
 """How late a drain hears that its deadline has been moved forward."""
 
+LATE_LOOK_SECONDS = 0.02
+
+ECHO_MS = 1_000
+"""A signal to a whole process group arrives twice, by Python and by the JVM."""
+
 SUBMIT_SECONDS = 1.0
 """How long a stage that has begun may take to submit its job. One that failed before it did never will."""
 
 NO_HURRY_SECONDS = 3600.0
 """The deadline where nobody waits (so many stages have finished): a bound only for a stage that hangs."""
+
+RETIRED = "the program has come to its end"
 
 Tell = Callable[[Event], None]
 
@@ -56,6 +63,7 @@ class Agent:
         moves: int,
         narrate: Tell,
         leave: Callable[[int], None],
+        look_around: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -66,6 +74,7 @@ class Agent:
         self._moves = moves
         self._narrate = narrate
         self._leave = leave
+        self._look_around = look_around  # now and then, while nothing happens
         self._clock = clock
         self._sleep = sleep
         self._moving = threading.Lock()  # after a commit it is never released: the process leaves
@@ -75,41 +84,50 @@ class Agent:
         self._retired = False
 
     def serve(self) -> None:
-        """Waits for the JVM's notices for ever, and acts on them; in a thread of its own."""
-        settled_at_ms = 0.0
+        """Waits for the JVM's notices for ever, and acts on them; in a thread of its own. Each is obeyed in
+        another one: a notice that comes during a move still has to be heard.
+        """
+        obeying: list[threading.Thread] = []
+        last: Notice | None = None
         while True:
             try:
                 notice = self._jvm.await_notice(NOTICE_WAIT_MS)
                 if notice is None:
-                    self._rehearse()
+                    self._look()
             except JvmGone:
-                return  # the program's next call into Spark will say so
+                break  # the program's next call into Spark will say so
             except MoveFailed as error:
                 say(f"{error}; notices are asked for again")
                 self._sleep(NOTICE_WAIT_MS / 1000)
                 continue
-            # A signal to a whole process group arrives twice; so many stages have finished only once.
-            if notice is not None and (notice.at_ms > settled_at_ms or notice.kind == "stages"):
-                self._obey(order_for(notice))
-                settled_at_ms = self._clock() * 1000
+            if notice is not None and not echo(notice, last):
+                last = notice
+                obeying.append(threading.Thread(target=self._obey, args=(order_for(notice),), daemon=True))
+                obeying[-1].start()
+        for thread in obeying:
+            thread.join()
 
     def _obey(self, order: Order) -> None:
-        """A move that somebody else has ordered may come to nothing. Who must leave then tries again."""
+        """A move that is under way learns of the new deadline. Should it come to nothing, it is our turn."""
         while True:
-            with suppress(MoveUnderWay):
+            try:
                 return self.move(order, tell=lambda event: None)
-            if not order.must_leave:
-                return
-            self._sleep(DRAIN_LOOK_MS / 1000)
+            except MoveUnderWay:
+                self._sleep(DRAIN_LOOK_MS / 1000)
+            except MoveRefused:
+                return  # the program has come to its end
 
-    def _rehearse(self) -> None:
+    def _look(self) -> None:
         """What has been looked at once is quick to look at again, when there is a hurry."""
+        self._look_around()
         with suppress(MoveFailed):  # a move will meet it too, and tell
             self._jvm.snapshot()
 
     def move(self, order: Order, tell: Tell) -> None:
         """Moves the job out, telling each step: the last is "left", or "failed" and the program goes on."""
         with self._ordering:
+            if self._retired:
+                raise MoveRefused(RETIRED, next_step="nothing is left to move")
             if not self._moving.acquire(blocking=False):
                 self._deadline_at = min(self._deadline_at, order.deadline_at)
                 self._must_leave |= order.must_leave
@@ -188,7 +206,8 @@ class Agent:
         graph = _parsed(self._jvm.snapshot())
         while graph.events_late:
             if self._clock() > self._deadline_at - decide.COMMIT_SECONDS:
-                raise MoveRefused("Spark's events are late, and a write may have ended among them")
+                raise MoveRefused("Spark's events are late, and a write may be among them")
+            self._sleep(LATE_LOOK_SECONDS)
             graph = _parsed(self._jvm.snapshot())
         if why := decide.refusal(graph):
             raise MoveRefused(why)
@@ -215,14 +234,26 @@ class Agent:
             manifest = self._extracted(graph, folder, tell)
             with self._commit:
                 if self._retired:
-                    raise MoveRefused("the program has come to its end", next_step="nothing is left to move")
+                    raise MoveRefused(RETIRED, next_step="nothing is left to move")
                 if why := decide.last_refusal(self._picture()):
                     raise MoveRefused(why)
-                self._lease.commit(manifest)
+                self._commit_or_find(manifest)
         except BaseException:
             self._discard(folder)
             raise
         return manifest
+
+    def _commit_or_find(self, manifest: Manifest) -> None:
+        """A commit that failed may have landed all the same, and then the job is the next driver's. Where the
+        store does not answer that either, it has not: nothing was to be seen of it."""
+        try:
+            self._lease.commit(manifest)
+        except GodwitError:
+            with suppress(GodwitError):
+                found = self._lease.job.committed()
+                if found and (found.epoch, found.written_at) == (manifest.epoch, manifest.written_at):
+                    return
+            raise
 
     def _extracted(self, graph: StageGraph, folder: str, tell: Tell) -> Manifest:
         """A pipeline that cannot be written may leave others beneath it to be chosen in its place: each round
@@ -255,6 +286,10 @@ class Agent:
                 fragment.folder.startswith(f"{folder}/") for fragment in committed.fragments
             ):
                 job.store.delete(job.key(folder))
+
+
+def echo(notice: Notice, last: Notice | None) -> bool:
+    return last is not None and notice.kind == last.kind == "sigterm" and notice.at_ms - last.at_ms < ECHO_MS
 
 
 def order_for(notice: Notice) -> Order:

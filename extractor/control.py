@@ -6,7 +6,8 @@ The driver answers three questions over HTTP, to whoever shows the token from th
     GET  /snapshot   the stage graph, as the JVM gives it
     POST /migrate    {"deadline_seconds": 30, "now": false}: moves out; a line of JSON per step, as it happens
 
-400 bad input, 401 wrong token, 404 no such question, 409 a move is under way already, 500 the JVM cannot say.
+400 bad input, 401 wrong token, 404 no such question, 409 a move is under way already or the program is
+over, 500 the JVM cannot say.
 """
 
 import hmac
@@ -68,7 +69,7 @@ class Controlled(Protocol):
     def snapshot(self) -> str: ...
 
     def move(self, order: Order, tell: Callable[[Event], None]) -> None:
-        """Moves out, telling each step; raises `MoveUnderWay` before the first if another move runs."""
+        """Moves out, telling each step; raises `MoveRefused` before the first if there can be none now."""
 
 
 class ControlServer:
@@ -119,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
                 answer()
             except (UsageError, DeadlinePassed) as error:
                 self._refuse(400, error)
-            except MoveUnderWay as error:
+            except MoveRefused as error:
                 self._refuse(409, error)
             except GodwitError as error:
                 self._refuse(500, error)
@@ -236,7 +237,7 @@ class ControlClient:
         told = json.loads(response.read())
         kind: type[GodwitError] = DriverUnreachable
         if response.status == 409:
-            kind = MoveUnderWay
+            kind = MoveRefused
         elif response.status == 400:
             kind = DeadlinePassed if told["exit_code"] == DeadlinePassed.exit_code else UsageError
         return kind(told["error"], next_step=told["next_step"])

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
 from types import FrameType
@@ -24,16 +23,18 @@ from types import FrameType
 from godwit.extractor import ending, sigterm, sparkconf
 from godwit.extractor.agent import Agent
 from godwit.extractor.control import ControlServer
-from godwit.extractor.errors import GodwitError, MoveFailed
+from godwit.extractor.errors import GodwitError, MoveFailed, UsageError
 from godwit.extractor.facade import Jvm, JvmGone, Report
 from godwit.extractor.job import Running
 from godwit.extractor.manifest import Fragment, Manifest
 from godwit.extractor.process import leave, narrate, one_line, say
-from godwit.extractor.program import Program, describe
+from godwit.extractor.program import Program, describe, with_modules
 from godwit.extractor.settings import Settings
 from godwit.extractor.tenure import Tenure, begin
 from godwit.planrewrite.select import StateSelection
 from godwit.planrewrite.stagegraph import StageGraph
+
+WHY_NONE = "files, settings or environment are not those that made them, or the program took another way"
 
 
 class Driver:
@@ -56,6 +57,7 @@ class Driver:
         self._spark_conf: Mapping[str, str] = {}
         self._agent: Agent | None = None
         self._described: Program | None = None
+        self._describing = threading.Lock()
         self._seen: set[str] = set()  # modules that are in it
         self._main: FrameType | None = None
         self._before = Report({}, {})  # of contexts that the program has stopped
@@ -112,6 +114,11 @@ class Driver:
         except GodwitError as error:
             say(one_line(error))
 
+    def begin_effect(self, name: str) -> None:
+        """The program is about to change the world by a Spark job that no query holds."""
+        with suppress(JvmGone):  # then the job itself will say so
+            self._jvm.begin_effect(name)
+
     def retire(self) -> None:
         """The program puts out its answer: half of it must not be left behind, and the whole given again."""
         if self._agent is not None:
@@ -126,6 +133,7 @@ class Driver:
             moves=tenure.moves,
             narrate=narrate,
             leave=self._leave_with_jvm,
+            look_around=self._note_modules,
         )
 
     def _leave_with_jvm(self, exit_code: int) -> None:
@@ -152,8 +160,14 @@ class Driver:
         )
 
     def _announce(self, tenure: Tenure, agent: Agent) -> None:
-        token = secrets.token_urlsafe(32)
-        server = ControlServer(agent, self._settings.bind, token)
+        token, bind = secrets.token_urlsafe(32), self._settings.bind
+        try:
+            server = ControlServer(agent, bind, token)
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen at {bind}: {error.strerror}",
+                next_step="set GODWIT_BIND to an address of this machine, or unset it",
+            ) from error
         tenure.lease.announce(
             Running(
                 epoch=tenure.lease.epoch,
@@ -170,13 +184,18 @@ class Driver:
     def _program(self) -> Program:
         """What was looked at once is not looked at again: the code that runs is the code that was there when
         it was loaded, whatever was deployed since. And a move has no time to look at everything."""
-        fresh = {name: module for name, module in list(sys.modules.items()) if name not in self._seen}
-        found = describe(self._argv, {**fresh, "pyspark": sys.modules["pyspark"]})
-        self._seen.update(fresh)
-        if self._described is not None:
-            found = replace(self._described, modules=(*self._described.modules, *found.modules))
-        self._described = found
-        return found
+        with self._describing:
+            fresh = {name: module for name, module in list(sys.modules.items()) if name not in self._seen}
+            if self._described is None:
+                self._described = describe(self._argv, fresh)
+            else:
+                self._described = with_modules(self._described, fresh)
+            self._seen.update(fresh)
+            return self._described
+
+    def _note_modules(self) -> None:
+        """As they are now: by the time of a move another version may have been deployed."""
+        self._program()
 
     def _whole_report(self) -> Report:
         """Of all contexts that the program has had."""
@@ -197,5 +216,6 @@ class Driver:
         used, lost = len(report.used), len(report.fallbacks)
         say(
             f"of {len(tenure.fragments)} stored fragments {used} were used, {lost} could not be read "
-            f"and were computed anew, {len(tenure.fragments) - used - lost} were not needed"
+            f"and were computed anew, {len(tenure.fragments) - used - lost} met no stage that ran"
+            + (f" ({WHY_NONE})" if used + lost == 0 else "")
         )

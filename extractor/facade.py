@@ -79,6 +79,9 @@ class Jvm(Protocol):
 
     def open_gate(self) -> None: ...
 
+    def begin_effect(self, name: str) -> None:
+        """Waits while the gate is closed. From then on the program counts as having written."""
+
     def await_quiet(self, timeout_ms: int) -> bool:
         """True once no Spark job of the program is running."""
 

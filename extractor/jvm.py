@@ -65,6 +65,9 @@ class SparkJvm:
     def open_gate(self) -> None:
         self._call("openGate")
 
+    def begin_effect(self, name: str) -> None:
+        self._call("beginEffect", name)
+
     def await_quiet(self, timeout_ms: int) -> bool:
         return bool(self._call("awaitQuiet", timeout_ms))
 

@@ -31,7 +31,7 @@ def one_line(error: GodwitError) -> str:
 
 
 def die(error: GodwitError) -> NoReturn:
-    if os.environ.get("GODWIT_JSON"):
+    if os.environ.get("GODWIT_JSON", "0") not in ("", "0"):
         with suppress(OSError, ValueError):
             print(json.dumps(failure(error)), file=sys.stderr, flush=True)
     else:

@@ -17,7 +17,7 @@ import os
 import platform
 import site
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -69,9 +69,14 @@ def describe(argv: Sequence[str], modules: Mapping[str, ModuleType]) -> Program:
         modules=tuple(_user_modules(program, modules)),
         python_version=platform.python_version(),
         pyspark_version=modules["pyspark"].__version__,
-        distributions_sha256=_distributions_sha256(),
+        distributions_sha256=_distributions().sha256,
         code_sha256=_code_sha256(program, [program.parent, *_python_path()]),
     )
+
+
+def with_modules(program: Program, modules: Mapping[str, ModuleType]) -> Program:
+    """A program that has loaded more since it was described."""
+    return replace(program, modules=(*program.modules, *_user_modules(Path(program.path), modules)))
 
 
 def describe_again(
@@ -149,14 +154,27 @@ def _file_of(module: ModuleType) -> Path | None:
 
 
 def _installed(path: Path) -> bool:
-    return str(path).startswith(_install_folders())
+    """By an installer, or with Python. What somebody has copied beside that is the user's."""
+    text = str(path)
+    for folder in _package_folders():
+        if text.startswith(folder):
+            return text.removeprefix(folder).partition(os.sep)[0] in _distributions().names
+    return text.startswith(_python_folders())
 
 
 @cache
-def _install_folders() -> tuple[str, ...]:
+def _package_folders() -> tuple[str, ...]:
     """With a separator at the end. Python takes long to name them, and every module asks for them."""
-    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    return _as_prefixes(folders | {*site.getsitepackages(), site.getusersitepackages()})
+
+
+@cache
+def _python_folders() -> tuple[str, ...]:
+    return _as_prefixes({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+
+
+def _as_prefixes(folders: Iterable[str]) -> tuple[str, ...]:
     return tuple(os.path.join(folder, "") for folder in folders)
 
 
@@ -183,9 +201,23 @@ def _sha256(path: Path) -> str | None:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
-def _distributions_sha256() -> str:
-    names = sorted(f"{each.name}=={each.version}" for each in importlib.metadata.distributions())
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()
+@dataclass(frozen=True)
+class Distributions:
+    """What was installed, by the installers' own records: they list each file with its digest."""
+
+    sha256: str
+    names: frozenset[str]  # of what they have put into their folders
+
+
+@cache
+def _distributions() -> Distributions:
+    digests: list[str] = []
+    names: set[str] = set()
+    for each in importlib.metadata.distributions():
+        record = each.read_text("RECORD") or ""
+        digests.append(f"{each.name}=={each.version} {hashlib.sha256(record.encode()).hexdigest()}")
+        names.update(line.partition(",")[0].partition("/")[0] for line in record.splitlines())
+    return Distributions(hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest(), frozenset(names))
 
 
 def _python_path() -> Iterator[Path]:

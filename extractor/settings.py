@@ -5,6 +5,7 @@ GODWIT_STORE               where the job keeps its state: file:///folder, or an 
 GODWIT_STOP_AFTER_STAGES   move out once so many query stages of the program are done (default: never)
 GODWIT_STANDBY             1: warm up, wait until the running job is moved out, then be its next driver
 GODWIT_GRACE_SECONDS       how long after a SIGTERM the process is killed (default 30, as in Kubernetes)
+GODWIT_JSON                1: an error that keeps the driver from starting is told as JSON (see `process`)
 GODWIT_BIND                the address by which others reach this process (default 127.0.0.1: nobody
                            from another machine)
 """

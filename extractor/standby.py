@@ -50,6 +50,9 @@ class Warming:
     def attach(self, context: object) -> None:
         """Not yet."""
 
+    def begin_effect(self, name: str) -> None:
+        """There is no program yet."""
+
     def retire(self) -> None:
         """There is no job yet."""
 

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.godwit
 
-import java.io.ByteArrayOutputStream
+import java.io.{ByteArrayOutputStream, IOException}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.Base64
 import java.util.concurrent.{Callable, Executors, TimeUnit}
@@ -70,6 +70,7 @@ object Agent {
 
   def closeGate(): Unit = Gate.close()
   def openGate(): Unit = Gate.open()
+  def beginEffect(name: String): Unit = Gate.pass(Watch.begun(name))
 
   /** Quiet: no job of the program for two looks in a row, and no stage finished in between. */
   def awaitQuiet(timeoutMs: Long): Boolean = {
@@ -106,8 +107,9 @@ object Agent {
   }
 
   private def picture(): String = {
-    val late = !watch.settle()
+    val settled = watch.settle()
     val parked = Gate.parked
+    val late = !settled || watch.planning.exists(!parked(_))
     val queries = live.map { l =>
       ("execution" -> l.execution) ~ ("description" -> l.description) ~ ("write" -> Watch.effect(l.qe.executedPlan).isDefined) ~
         ("parked" -> parked.contains(l.execution)) ~ ("result_running" -> (l.view.resultRunning && !parked.contains(l.execution))) ~
@@ -150,12 +152,17 @@ object Agent {
     causes.last.toString.linesIterator.nextOption().getOrElse(causes.last.getClass.getName)
   }
 
+  /** Should blocks be lost while they are written, the tasks that make them again need the settings of their query. */
   private def task(extract: Extract, view: Option[PipelineView], name: String): Callable[Fragment] = () => {
     sc.setJobGroup(Watch.JobGroup, s"godwit: moving ${view.map(_.operator).getOrElse(name)}", interruptOnCancel = false)
     sc.setLocalProperty(SparkContext.SPARK_SCHEDULER_POOL, Watch.JobGroup) // where the program has chosen FAIR
     val found = for (v <- view; holder <- v.holder; print <- v.fingerprint.toOption)
-      yield Precedence.first(sc, kills = true)(extract.rowsOf(holder, print, v.operator, name))
-    found.getOrElse(throw new IllegalStateException("the pipeline is gone"))
+      yield SQLExecution.withSQLConfPropagated(holder.session)(Precedence.first(sc, kills = true)(extract.rowsOf(holder, print, v.operator, name)))
+    val fragment = found.getOrElse(throw new IllegalStateException("the pipeline is gone"))
+    BlockReader.missing(fragment, sc.hadoopConfiguration).foreach { why =>
+      throw new IOException(s"$why for the driver: the store must be one folder for all machines")
+    }
+    fragment
   }
 
   private def described(id: String, f: Fragment, base: String): JObject =

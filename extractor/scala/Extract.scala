@@ -19,6 +19,7 @@ import org.apache.spark.rdd.{DeterministicLevel, RDD}
 import org.apache.spark.scheduler.MapStatus
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.{SparkPlan, UnsafeRowSerializer}
 import org.apache.spark.sql.execution.adaptive._
 import org.apache.spark.sql.execution.columnar.{InMemoryRelation, InMemoryTableScanExec}
@@ -38,7 +39,7 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
   def rowsOf(holder: SparkPlan, fingerprint: String, label: String, name: String): Fragment = holder match {
     case s: ShuffleQueryStageExec => shuffle(s, s.shuffle.asInstanceOf[ShuffleExchangeExec], fingerprint, label, s"$base/$name")
     case b: BroadcastQueryStageExec => broadcast(b, fingerprint, label, s"$base/$name")
-    case c: InMemoryTableScanExec => cache(c.relation, fingerprint, label, s"$base/$name")
+    case c: InMemoryTableScanExec => cache(c.relation, c.session, fingerprint, label, s"$base/$name")
   }
 
   private def shuffle(stage: ShuffleQueryStageExec, exchange: ShuffleExchangeExec, fingerprint: String, label: String, folder: String): Fragment = {
@@ -73,9 +74,11 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
   }
 
   /** Partition by partition, in their order: a program may rely on it. */
-  private def cache(table: InMemoryRelation, fingerprint: String, label: String, folder: String): Fragment = {
+  private def cache(table: InMemoryRelation, reader: SparkSession, fingerprint: String, label: String, folder: String): Fragment = {
     val builder = table.cacheBuilder
     Extract.refuseIndeterminate(builder.cachedColumnBuffers)
+    // Rows that memory has lost meanwhile would be made again under the settings of who reads them.
+    if (Settings.of(builder.cachedPlan.session) != Settings.of(reader)) throw new Refused("a cached table of a session with other settings")
     val rows = builder.serializer.convertCachedBatchToInternalRow(builder.cachedColumnBuffers, table.output, table.output, builder.cachedPlan.conf)
     val types = table.output.map(_.dataType).toArray
     val (codec, conf) = (sc.conf.get(config.IO_COMPRESSION_CODEC), hadoop)

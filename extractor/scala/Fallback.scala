@@ -137,11 +137,12 @@ object Fallback {
   private def recompute(fragment: Fragment): Unit = turns.computeIfAbsent(fragment.fingerprint, _ => new Object).synchronized {
     readers(_ == fragment.fingerprint).headOption.filterNot(_ => recomputed.containsKey(fragment.fingerprint)).foreach { case (_, exec) =>
       val session = exec.session
-      Precedence.first(session.sparkContext, kills = false)(session.withActive {
+      // In a thread outside of the query, whose settings tasks look up in their job's properties.
+      Precedence.first(session.sparkContext, kills = false)(session.withActive(SQLExecution.withSQLConfPropagated(session) {
         val exchange = executable(session, exec.replaced).asInstanceOf[ShuffleExchangeExec]
         ThreadUtils.awaitResult(exchange.submitShuffleJob(), Duration.Inf)
         recomputed.put(fragment.fingerprint, exchange)
-      })
+      }))
     }
     Option(recomputed.get(fragment.fingerprint)).foreach(e => readers(_ == fragment.fingerprint).foreach(_._1.fallBackTo(e.shuffleDependency)))
   }

@@ -34,6 +34,12 @@ object Gate {
   def forgetStages(): Unit = synchronized { finishedCount = 0 }
   def setStopAfter(stages: Int): Unit = synchronized { stopAfter = stages }
 
+  /** For what no query holds: it waits while the gate is closed, and has begun before it can be closed again. */
+  def pass(begin: => Unit): Unit = synchronized {
+    while (closed) wait()
+    begin
+  }
+
   def pass(): Unit = if (closed) synchronized {
     // A subquery that waits does not hold its query, which may have no use for it any more.
     val ofSubquery = Thread.currentThread.getName.startsWith("subquery")

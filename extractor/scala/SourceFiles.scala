@@ -3,6 +3,7 @@ package org.apache.spark.sql.godwit
 import org.apache.spark.SparkException
 import org.apache.spark.sql.execution.{FileSourceScanExec, SparkPlan}
 import org.apache.spark.sql.execution.adaptive.{AdaptiveSparkPlanExec, QueryStageExec}
+import org.apache.spark.sql.execution.datasources.FileStatusWithMetadata
 import org.apache.spark.sql.execution.exchange.ReusedExchangeExec
 
 /**
@@ -11,6 +12,9 @@ import org.apache.spark.sql.execution.exchange.ReusedExchangeExec
  */
 object SourceFiles {
   def check(plan: SparkPlan): Unit = scans(plan).foreach { scan =>
+    for (files <- Fingerprint.filesOf(scan); now <- Fingerprint.filesNow(scan) if states(now) != states(files)) {
+      throw changed(s"the list of files of ${scan.relation.location.rootPaths.mkString(", ")} has changed", null)
+    }
     for (files <- Fingerprint.filesOf(scan); file <- files) {
       val now = try file.getPath.getFileSystem(scan.session.sparkContext.hadoopConfiguration).getFileStatus(file.getPath) catch {
         case e: java.io.FileNotFoundException => throw changed(s"${file.getPath} is gone", e)
@@ -18,6 +22,8 @@ object SourceFiles {
       if (now.getLen != file.getLen || now.getModificationTime != file.getModificationTime) throw changed(s"${file.getPath} has changed", null)
     }
   }
+
+  private def states(files: Seq[FileStatusWithMetadata]) = files.map(f => (f.getPath, f.getLen, f.getModificationTime)).toSet
 
   private def changed(what: String, cause: Throwable): SparkException =
     new SparkException(s"$what since the query was planned: run it again", cause)

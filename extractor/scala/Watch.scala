@@ -7,8 +7,9 @@ import scala.jdk.CollectionConverters._
 import org.apache.spark.{SparkContext, Success}
 import org.apache.spark.scheduler._
 import org.apache.spark.sql.catalyst.analysis.{GlobalTempView, LocalTempView}
+import org.apache.spark.sql.catalyst.plans.logical.{Command, LogicalPlan, ParsedStatement}
 import org.apache.spark.sql.execution._
-import org.apache.spark.sql.execution.command.{CreateViewCommand, DataWritingCommandExec, ExecutedCommandExec, RunnableCommand}
+import org.apache.spark.sql.execution.command._
 import org.apache.spark.sql.execution.datasources.v2.V2CommandExec
 import org.apache.spark.sql.execution.ui.{SparkListenerSQLExecutionEnd, SparkListenerSQLExecutionStart}
 
@@ -34,20 +35,26 @@ class Watch(sc: SparkContext) extends SparkListener {
   /** Done, and all. */
   def tasks(shuffleId: Int): (Int, Int) = shuffleTasks.getOrDefault(shuffleId, (0, 0))
   /** Done, or under way outside of any query, where no gate can hold it. */
-  def sideEffects: Seq[String] = Watch.effects.asScala.toSeq ++ effectJobs.asScala.map { case (job, name) => s"job $job is running: $name" }
+  def sideEffects: Seq[String] = {
+    val under = effectJobs.asScala.toSeq.map { case (job, name) => s"job $job is running: $name" } // first: they become the others
+    Watch.effects.asScala.toSeq ++ under
+  }
+  /** Commands that Spark has begun to plan, and not told of yet: no gate may hold them any more. */
+  def planning: Seq[Long] = SQLExecution.executionIdToQueryExecution.asScala.toSeq.collect {
+    case (id, qe) if !started.containsKey(id) && qe.logical.exists(Watch.command) => id
+  }
   def stagesRun: Int = stages
 
   override def onJobStart(start: SparkListenerJobStart): Unit = {
     val own = Option(start.properties).exists(_.getProperty(SparkContext.SPARK_JOB_GROUP_ID) == Watch.JobGroup)
     if (!own) jobs.add(start.jobId)
-    Option(start.properties).flatMap(p => Option(p.getProperty(Watch.Effect)))
-      .orElse(start.stageInfos.map(_.name).find(n => n.contains("SparkHadoopWriter") || n.startsWith("foreach")))
-      .foreach(effectJobs.put(start.jobId, _))
+    start.stageInfos.map(_.name).find(n => n.contains("SparkHadoopWriter") || n.startsWith("foreach")).foreach(effectJobs.put(start.jobId, _))
   }
 
   override def onJobEnd(end: SparkListenerJobEnd): Unit = {
     jobs.remove(end.jobId)
-    Option(effectJobs.remove(end.jobId)).foreach(name => Watch.effects.add(s"job ${end.jobId}: $name"))
+    Option(effectJobs.get(end.jobId)).foreach(name => Watch.effects.add(s"job ${end.jobId}: $name"))
+    effectJobs.remove(end.jobId)
   }
 
   override def onStageSubmitted(start: SparkListenerStageSubmitted): Unit = start.stageInfo.shuffleDepId.foreach { id =>
@@ -70,9 +77,9 @@ class Watch(sc: SparkContext) extends SparkListener {
   override def onOtherEvent(event: SparkListenerEvent): Unit = event match {
     case s: SparkListenerSQLExecutionStart => started.put(s.executionId, s.description)
     case e: SparkListenerSQLExecutionEnd =>
-      started.remove(e.executionId)
       // One that failed may have written as well.
       if (e.qe != null) Watch.effect(e.qe.executedPlan).foreach(what => Watch.effects.add(s"execution ${e.executionId}: $what"))
+      started.remove(e.executionId)
     case _ =>
   }
 }
@@ -80,12 +87,13 @@ class Watch(sc: SparkContext) extends SparkListener {
 object Watch {
   val JobGroup = "godwit"
 
-  /** A local property of jobs that change the world, set by `godwit.extractor.activate`. */
-  private val Effect = "godwit.effect"
-
   /** Of the whole program: a second context in it does not undo what the first has written. */
   private val effects = new ConcurrentLinkedQueue[String]
   private val SettleMs = 2000L
+
+  def begun(name: String): Unit = effects.add(s"$name of an RDD")
+
+  private def command(p: LogicalPlan): Boolean = p.isInstanceOf[Command] || p.isInstanceOf[ParsedStatement]
 
   /** The side effect of a plan, if it has one. Commands count as such unless they are known to be none. */
   def effect(plan: SparkPlan): Option[String] = plan match {
@@ -97,10 +105,13 @@ object Watch {
   }
 
   private val harmlessNames = Seq("Show", "Describe", "Explain", "Set", "Reset", "List", "Refresh", "CacheTable", "UncacheTable",
-    "ClearCache", "AddJar", "AddFile", "AddArchive", "Analyze", "CreateTempViewUsing", "DropTempView")
+    "ClearCache", "AddJar", "AddFile", "AddArchive", "Analyze", "CreateTempViewUsing", "DropTempView", "CreateVariable", "DropVariable")
 
   private def harmless(c: RunnableCommand): Boolean = c match {
     case v: CreateViewCommand => v.viewType == LocalTempView || v.viewType == GlobalTempView
+    case f: CreateFunctionCommand => f.isTemp
+    case f: CreateSQLFunctionCommand => f.isTemp
+    case f: DropFunctionCommand => f.isTemp
     case other => harmlessNames.exists(other.nodeName.startsWith)
   }
 }

@@ -32,8 +32,9 @@ class Refused(message: String) extends RuntimeException(message, null, false, fa
  */
 private[godwit] abstract class Encoding {
 
-  /** What Python functions find on the executors. */
+  /** What Python functions find on the executors: files, and the environment. */
   protected def shipped: String
+  protected def environment: Map[String, String]
 
   /** The digest of a subquery's plan; plans are the business of `Fingerprint`. */
   protected def subquery(plan: Any): String
@@ -189,7 +190,8 @@ private[godwit] abstract class Encoding {
     }
     val command = func.command.toArray
     refuseAccumulators(command)
-    q(bytes(command)) + q(func.pythonVer) + unordered(func.envVars.asScala.filterNot(v => Settings.secret(v._1))) + q(shipped) +
+    val variables = environment ++ func.envVars.asScala.filterNot(v => Settings.secret(v._1))
+    q(bytes(command)) + q(func.pythonExec) + q(func.pythonVer) + unordered(variables) + q(shipped) +
       broadcasts.map(b => q(fileDigest(b.value.path))).mkString("[", "", "]")
   }
 

@@ -35,6 +35,7 @@ class Fingerprint(session: SparkSession) extends Encoding {
   private val conf = session.sessionState.conf
   private lazy val settings = Settings.of(session)
   protected lazy val shipped: String = Shipped.digest(session.sparkContext)
+  protected lazy val environment: Map[String, String] = Settings.environment(session.sparkContext)
   private val rowsMemo = new IdentityHashMap[SparkPlan, Either[String, String]]
 
   /** Left: why not. A plan does not change once it is planned, so it is read once, however often it is asked for. */
@@ -258,6 +259,9 @@ class Fingerprint(session: SparkSession) extends Encoding {
 
   private def files(f: FileSourceScanExec): String = {
     val relation = f.relation
+    val format = relation.fileFormat.getClass.getName
+    if (!format.startsWith("org.apache.spark.sql.")) throw new Refused(s"files read by $format, which has no version")
+    if (f.output.exists(Fingerprint.ofBlock)) throw new Refused("the place of a row's block in its file, which depends on how files are split")
     val (dynamic, static) = f.partitionFilters.partition(_.exists(_.isInstanceOf[PlanExpression[_]]))
     val values = relation.partitionSchema.map(_.dataType)
     val read = listed(f).flatMap(d => d.files.map(s => s"${row(d.values, values)}|${s.getPath}|${s.getLen}|${s.getModificationTime}")).sorted
@@ -265,9 +269,9 @@ class Fingerprint(session: SparkSession) extends Encoding {
     val conditions = within(columns.map(a => a.exprId -> s"column ${a.name}").toMap) {
       all(f.output) + unordered(static) + unordered(dynamic) + unordered(f.dataFilters)
     }
-    "FILES" + q(relation.fileFormat.getClass.getName) + sha(read.map(q).mkString) + unordered(relation.options) +
+    "FILES" + q(format) + sha(read.map(q).mkString) + unordered(relation.options) +
       q(value(f.requiredSchema)) + q(value(relation.partitionSchema)) + q(value(relation.dataSchema)) + q(conditions) +
-      s"${f.optionalBucketSet},${f.optionalNumCoalescedBuckets},${f.disableBucketedScan}"
+      s"${f.optionalBucketSet.map(_.iterator.toSeq)},${f.optionalNumCoalescedBuckets},${f.disableBucketedScan}"
   }
 
   override protected def subquery(plan: Any): String = plan match {
@@ -318,6 +322,9 @@ object Fingerprint {
   /** The files whose rows a plan stands for, if it was ever asked. */
   def filesOf(f: FileSourceScanExec): Option[Seq[FileStatusWithMetadata]] = f.getTagValue(Listing).map(_.flatMap(_.files))
 
+  /** The files that it would read now: a catalog lists a table's partitions each time it is asked. */
+  def filesNow(f: FileSourceScanExec): Option[Seq[FileStatusWithMetadata]] = listing(f).map(_.flatMap(_.files))
+
   private def listing(f: FileSourceScanExec): Option[Seq[PartitionDirectory]] = f.relation.location match {
     case i @ (_: InMemoryFileIndex | _: CatalogFileIndex) =>
       Some(i.listFiles(f.partitionFilters.filterNot(_.exists(_.isInstanceOf[PlanExpression[_]])), Nil))
@@ -327,6 +334,11 @@ object Fingerprint {
   private def planned(e: Exchange): Option[Planned] = e match {
     case s: Stored => s.replaced.getTagValue(Original)
     case other => other.getTagValue(Original)
+  }
+
+  private def ofBlock(a: Attribute): Boolean = a match {
+    case FileSourceConstantMetadataAttribute(m) => m.name.startsWith("file_block_")
+    case _ => false
   }
 
   /** Scalar functions see one row (or one batch of independent rows); iterator functions may keep state. */

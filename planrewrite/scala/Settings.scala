@@ -1,11 +1,12 @@
 package org.apache.spark.sql.godwit
 
-import java.util.TimeZone
+import java.util.{Locale, TimeZone}
 
 import scala.jdk.CollectionConverters._
 
 import org.apache.hadoop.conf.Configuration
 
+import org.apache.spark.SparkContext
 import org.apache.spark.sql.classic.SparkSession
 
 /**
@@ -16,7 +17,7 @@ import org.apache.spark.sql.classic.SparkSession
  */
 private[godwit] object Settings {
   private val Neutral = Seq(
-    "spark.sql.extensions", "spark.sql.warehouse.dir", "spark.sql.catalogImplementation", "spark.sql.ui.",
+    "spark.sql.warehouse.dir", "spark.sql.catalogImplementation", "spark.sql.ui.",
     "spark.sql.adaptive.logLevel", "spark.sql.codegen.useIdInClassName", "spark.sql.queryExecutionListeners",
     "spark.sql.execution.broadcastExchange.maxThreadThreshold", "spark.sql.broadcastTimeout",
     "spark.sql.classic.shuffleDependency.fileCleanup.enabled", "spark.sql.artifact.")
@@ -26,17 +27,33 @@ private[godwit] object Settings {
     "hive.server2.", "hive.zookeeper.", "hive.exec.", "javax.jdo.", "mapreduce.jobhistory.", "mapreduce.cluster.", "mapreduce.jobtracker.",
     "mapreduce.job.", "mapred.local.")
 
-  private val Secret = "(?i)secret|password|token|credential|access[.]?key".r
+  /** Whole words at a key's end: a tokenizer is no token. */
+  private val Secret = "(?i)(^|[._-])(secret|password|token|credentials?|(secret|access)[._-]?key([._-]?id)?)$".r
+
+  /** Of an executor's Java options those that say how its text and times are. */
+  private val JavaOption = "-D(user[.]|file[.]encoding)\\S*".r
 
   /** It changes from hour to hour, and does not travel: see `godwit.extractor.sparkconf`. */
   def secret(key: String): Boolean = Secret.findFirstIn(key).isDefined
 
   def of(session: SparkSession): String = {
     val conf = session.sessionState.conf
-    val own = conf.getAllConfs.collect { case (key, value) if relevant(key) => s"$key=$value" }
-    (own.toSeq.sorted ++ changed(session.sparkContext.hadoopConfiguration))
-      .mkString("", "\n", Seq(conf.sessionLocalTimeZone, TimeZone.getDefault.getID, System.getProperty("java.runtime.version")).mkString("\n", "\n", ""))
+    val own = conf.getAllConfs.collect { case (key, value) if relevant(key) => s"$key=${withoutGodwit(value)}" }
+    val java = Seq(TimeZone.getDefault.getID, Locale.getDefault.toLanguageTag, System.getProperty("java.runtime.version")) ++
+      Seq("default", "extra").map(kind => s"spark.executor.${kind}JavaOptions").flatMap(key => JavaOption.findAllIn(conf.getConfString(key, "")))
+    (own.toSeq.sorted ++ changed(session.sparkContext.hadoopConfiguration) ++ (conf.sessionLocalTimeZone +: java)).mkString("\n")
   }
+
+  /** What a Python function can read on executors that are this very process's children: elsewhere it is theirs. */
+  def environment(sc: SparkContext): Map[String, String] =
+    if (sc.isLocal) System.getenv.asScala.toMap.filterNot { case (name, _) => OfOneProcess.matches(name) || secret(name) } else Map.empty
+
+  /** Names of one login, process, pod or launcher. */
+  private val OfOneProcess = ("(_|GODWIT_|SPARK_|PYSPARK_|KUBERNETES_|SSH_|XDG_|MAKE|TMUX).*|MFLAGS|SHLVL|PWD|OLDPWD|HOSTNAME|TERM|COLORTERM|COLUMNS|LINES|" +
+    "HOME|USER|LOGNAME|MAIL|SHELL|PS1|LS_COLORS|DISPLAY|WINDOWID|STY|INVOCATION_ID|JOURNAL_STREAM|JAVA_HOME|PATH|VIRTUAL_ENV|" +
+    ".*_SERVICE_(HOST|PORT.*)|.*_PORT(_\\d+_(TCP|UDP).*)?").r
+
+  private def withoutGodwit(value: String): String = value.split(",").filterNot(_ == classOf[Extensions].getName).mkString(",")
 
   private def relevant(key: String): Boolean =
     if (key.startsWith("spark.sql.")) !Neutral.exists(key.startsWith)

@@ -2,7 +2,6 @@ package org.apache.spark.sql.godwit
 
 import scala.util.control.NonFatal
 
-import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
@@ -18,7 +17,7 @@ import org.apache.spark.sql.execution.exchange._
  * AQE runs this rule on the initial plan and at every re-planning: the topmost exchange whose fingerprint is
  * stored becomes a node that AQE takes for an exchange which is materialized already. A miss only recomputes.
  */
-case class Substitute(session: SparkSession) extends Rule[SparkPlan] with Logging {
+case class Substitute(session: SparkSession) extends Rule[SparkPlan] {
 
   override def apply(plan: SparkPlan): SparkPlan = {
     try {
@@ -26,7 +25,7 @@ case class Substitute(session: SparkSession) extends Rule[SparkPlan] with Loggin
       if (Fragments.isEmpty) plan else replace(plan, new Fingerprint(session))
     } catch {
       case NonFatal(e) =>
-        logWarning("godwit: the stored state is not used for this plan, it is computed from source", e)
+        System.err.println(s"godwit: the stored state is not used for this plan, it is computed from source: $e")
         plan
     }
   }
@@ -66,7 +65,7 @@ case class SubstituteCaches() extends Rule[LogicalPlan] {
       SubstituteCaches.stored(r.cacheBuilder).fold(r)(InMemoryRelation(r.output, _, Nil, r.statsOfPlanToCache))
   } catch {
     case NonFatal(e) =>
-      logWarning("godwit: the stored rows of cached tables are not used for this plan", e)
+      System.err.println(s"godwit: the stored rows of cached tables are not used for this plan, they are computed from source: $e")
       plan
   }
 }

@@ -20,6 +20,7 @@ class Machine:
         self.graph = graph
         self.gate_is_open = True
         self.ended = False
+        self.effects: list[str] = []
         self.notices: queue.Queue[Notice | None] = queue.Queue()
         self.drain_ms = 0  # how long the running stages still take
         self.looks_before_submission = 0  # how often it is quiet although a stage has begun
@@ -56,6 +57,9 @@ class Machine:
 
     def open_gate(self) -> None:
         self.gate_is_open = True
+
+    def begin_effect(self, name: str) -> None:
+        self.effects.append(name)
 
     def await_quiet(self, timeout_ms: int) -> bool:
         self.on_wait()

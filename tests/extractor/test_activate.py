@@ -1,6 +1,7 @@
 """Everything about becoming a driver that needs no Spark; with Spark it is in tests/spark."""
 
 import atexit
+import hashlib
 import importlib
 import os
 import signal
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from godwit.extractor import settings, sparkconf, standby
-from godwit.extractor.activate import Activation, is_no_program
+from godwit.extractor.activate import EFFECTS, Activation, is_no_program
 from godwit.extractor.control import ControlClient
 from godwit.extractor.driver import Driver
 from godwit.extractor.errors import JobAlive, MoveFailed, OtherProgram, OtherVersion, UnknownJob, UsageError
@@ -503,6 +504,81 @@ def test_a_driver_announces_itself_and_loads_the_state(
     assert running is not None
     assert (running.epoch, running.pid) == (2, os.getpid())
     assert running.spark_conf == {"spark.sql.shuffle.partitions": "8", **machine.pinned()}
+
+
+def test_an_address_that_is_not_this_machines_is_told(
+    tmp_path: Path, program: Path, new_driver: Drivers
+) -> None:
+    driver = new_driver(new_job(tmp_path), Machine(graph_of()), program, bind="203.0.113.7")
+    with pytest.raises(UsageError, match=r"cannot listen at 203\.0\.113\.7"):
+        driver.attach(object())
+
+
+def test_a_module_is_what_it_was_when_it_was_first_seen(
+    tmp_path: Path, program: Path, new_driver: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is deployed anew between its import and the move; the functions that it made know its name only."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    late = elsewhere / "late_module.py"
+    job, machine = new_job(tmp_path), Machine(graph_of())
+    monkeypatch.setattr("godwit.extractor.agent.NOTICE_WAIT_MS", 10)
+    looked = threading.Event()
+    machine.snapshot = lambda: looked.set() or graph_of().to_json()  # type: ignore[method-assign, func-returns-value]
+    driver = new_driver(job, machine, program)
+    driver.attach(object())
+    late.write_text("rate = 1\n")
+    monkeypatch.syspath_prepend(str(elsewhere))
+    importlib.import_module("late_module")
+    for _ in range(2):  # the first may have begun before the import
+        looked.clear()
+        assert looked.wait(30)
+    late.write_text("rate = 2\n")
+    running = job.running()
+    assert running is not None
+    list(ControlClient(running.endpoint, running.token).migrate(30))
+    committed = job.committed()
+    assert committed is not None
+    recorded = {each.name: each.sha256 for each in committed.program.modules}
+    assert recorded["late_module"] == hashlib.sha256(b"rate = 1\n").hexdigest()
+    del sys.modules["late_module"]
+
+
+def test_a_method_of_an_rdd_that_changes_the_world_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    class RDD:
+        pass
+
+    for name in EFFECTS:
+        setattr(RDD, name, lambda self, *args, name=name: done.append(f"did {name}"))
+        getattr(RDD, name).__name__ = name
+    module = ModuleType("rdd")
+    module.RDD = RDD  # type: ignore[attr-defined]
+    activation = Activation({})
+    activation.wrap_rdd(module)
+    guest = Listening(done)
+    RDD().foreach(print)  # type: ignore[attr-defined]
+    activation._guest = guest
+    RDD().saveAsTextFile("/x")  # type: ignore[attr-defined]
+    assert done == ["did foreach", "begins saveAsTextFile", "did saveAsTextFile"]
+
+
+class Listening:
+    """A guest that only hears what is about to happen."""
+
+    def __init__(self, done: list[str]) -> None:
+        self._done = done
+
+    def additions(self, given: Any) -> Any:
+        return {}
+
+    def attach(self, context: object) -> None: ...
+
+    def retire(self) -> None: ...
+
+    def begin_effect(self, name: str) -> None:
+        self._done.append(f"begins {name}")
 
 
 def test_a_second_context_gets_the_same_state(tmp_path: Path, program: Path, new_driver: Drivers) -> None:

@@ -34,6 +34,7 @@ class Stage:
         self.events: list[Event] = []
         self.left_with: list[int] = []
         self.extra_seconds = 0.0
+        self.slept = threading.Event()
         self.agent = Agent(
             machine,
             self.lease,
@@ -43,7 +44,7 @@ class Stage:
             narrate=lambda event: None,
             leave=self.left_with.append,
             clock=lambda: NOW + machine.waited_ms / 1000 + self.extra_seconds,
-            sleep=lambda seconds: None,
+            sleep=lambda seconds: self.slept.set(),
         )
 
     def manifest(
@@ -674,6 +675,47 @@ def test_a_sigterm_during_a_move_that_fails_is_obeyed_after_it(staged: Staged) -
     ordered.join(30)
     serving.join(30)
     assert stage.left_with == [75]
+
+
+def test_a_sigterm_is_heard_while_the_agent_moves_after_so_many_stages(staged: Staged) -> None:
+    stage = staged(
+        graph(pipeline("a", fingerprint="aa"), pipeline("b", fingerprint="bb"), result("r", "a b"))
+    )
+    stage.machine.fails = {"b": "the disk is broken"}
+
+    def sigterm() -> None:
+        stage.machine.notices.put(Notice("sigterm", at_ms=int(NOW * 1000), grace_ms=30_000))
+        assert stage.slept.wait(30), "nobody has heard it"
+
+    stage.machine.on_extract = sigterm
+    stage.machine.notices.put(Notice("stages", at_ms=int(NOW * 1000), grace_ms=30_000))
+    serving = threading.Thread(target=stage.agent.serve, daemon=True)
+    serving.start()
+    while not stage.left_with:
+        serving.join(0.01)
+    assert stage.stored().keys() == {"aa"}
+
+
+def test_a_commit_that_has_landed_is_one_whatever_the_store_says(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = staged(running())
+    real = stage.lease.commit
+
+    def commit(manifest: Manifest) -> None:
+        real(manifest)
+        raise StoreUnreadable("the folder could not be synchronized")
+
+    monkeypatch.setattr(stage.lease, "commit", commit)
+    assert stage.move()["phase"] == "left"
+    assert stage.left_with == [75]
+
+
+def test_after_the_programs_end_there_is_nothing_to_move(staged: Staged) -> None:
+    stage = staged(running())
+    stage.agent.retire()
+    with pytest.raises(MoveRefused, match="come to its end"):
+        stage.move()
 
 
 def test_late_events_are_waited_for(staged: Staged) -> None:

@@ -19,7 +19,7 @@ from godwit.extractor.control import (
     MoveUnderWay,
     Order,
 )
-from godwit.extractor.errors import DeadlinePassed, GodwitError, MoveFailed
+from godwit.extractor.errors import DeadlinePassed, GodwitError, MoveFailed, MoveRefused
 
 TOKEN = "open sesame"
 
@@ -148,7 +148,7 @@ def test_a_second_move_is_told_that_one_is_under_way(
 ) -> None:
     agent.busy = True
     assert post(endpoint, "/migrate", b"{}")[0] == 409
-    with pytest.raises(MoveUnderWay, match="under way"):
+    with pytest.raises(MoveRefused, match="under way"):
         list(client.migrate(30))
 
 

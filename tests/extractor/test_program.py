@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from godwit.extractor.errors import GodwitError, OtherProgram, OtherVersion
-from godwit.extractor.program import Module, Program, describe, describe_again, differences
+from godwit.extractor.program import Module, Program, _distributions, describe, describe_again, differences
 from tests.extractor.samples import PROGRAM
 
 
@@ -221,3 +221,31 @@ def test_a_module_that_only_executors_import_is_part_of_the_program(tmp_path: Pa
     (tmp_path / "lazy.py").write_text("RATE = 2")
     after = describe([str(tmp_path / "program.py")], {"pyspark": PYSPARK})
     assert [each.error for each in differences(before, after)] == [None]
+
+
+def test_what_somebody_copied_beside_installed_packages_is_the_users(
+    etl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = etl.parent / "site-packages"
+    (packages / "copied").mkdir(parents=True)
+    (packages / "copied" / "__init__.py").write_text("rate = 1")
+    monkeypatch.setattr("godwit.extractor.program._package_folders", lambda: (f"{packages}/",))
+    copied = module("copied", packages / "copied" / "__init__.py")
+    found = describe([str(etl)], {"pyspark": PYSPARK, "copied": copied})
+    assert [each.name for each in found.modules] == ["copied"]
+
+
+def test_the_same_version_installed_again_from_other_code_is_another_distribution(
+    etl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "path" / "rates-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rates\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(str(info.parent))
+    found = set()
+    for digest in ("sha256=aaaa", "sha256=bbbb"):
+        (info / "RECORD").write_text(f"rates.py,{digest},10\n")
+        _distributions.cache_clear()
+        found.add(describe([str(etl)], {"pyspark": PYSPARK}).distributions_sha256)
+    _distributions.cache_clear()
+    assert len(found) == 2

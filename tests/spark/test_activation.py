@@ -345,3 +345,26 @@ def test_a_second_driver_of_a_job_that_is_alive_is_told_so_in_one_line(desk: Des
     assert line.startswith("godwit: job etl is running; wait for it, ")
     assert "Traceback" not in second.output
     lease.release()
+
+
+PYTHON_RATES = """
+import os
+from pyspark.sql import SparkSession, functions as F
+
+spark = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
+rate = F.udf(lambda value: value * int(os.environ["RATE"]), "long")
+numbers = spark.range(1000).select((F.col("id") % 5).alias("k"), rate("id").alias("v"))
+sums = numbers.groupBy("k").agg(F.sum("v").alias("before"))
+rows = sums.select("k", "before", rate(F.lit(1)).alias("rate")).groupBy("rate").agg(F.sum("before"))
+print("rows:", [tuple(row) for row in rows.collect()])
+"""
+
+
+def test_what_a_function_reads_from_its_environment_is_no_stranger_to_it(desk: Desk) -> None:
+    """On one machine the executors' environment is the driver's."""
+    desk.program.write_text(PYTHON_RATES)
+    assert desk.start(RATE="1", GODWIT_STOP_AFTER_STAGES="1").ended() == 75
+    other = desk.start(RATE="2")
+    assert other.ended() == 0
+    assert f"rows: [(2, {2 * sum(range(1000))})]" in other.output
+    assert "files, settings or environment are not those that made them" in other.output

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from tests.spark.pair import Capture, Driver, Running, driver, finished, write
+from tests.spark.pair import Capture, Driver, Running, chosen, driver, finished, write
 
 Damage = Callable[[Path], None]
 
@@ -133,7 +133,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def here(request: pytest.FixtureRequest) -> Iterator[Driver]:
+def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """A driver with so many cores. With one, a recompute must not wait for the task that waits for it."""
     conf = {
         "spark.sql.autoBroadcastJoinThreshold": "-1",
@@ -141,6 +141,7 @@ def here(request: pytest.FixtureRequest) -> Iterator[Driver]:
         "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "64k",
         "spark.sql.adaptive.skewJoin.skewedPartitionFactor": "2",
         "spark.default.parallelism": "8",  # says nothing about the cores
+        "spark.local.dir": str(tmp_path_factory.mktemp("local")),
     }
     with driver(request.param, **conf) as made:
         yield made
@@ -295,3 +296,93 @@ def test_a_stage_that_has_lost_more_than_spark_has_patience_for_comes_to_its_end
         delete(file)
     assert sorted(here.resumed(five(here.spark, folder), capture)) == sorted(capture.rows)
     assert len(here.report().fallbacks) == 5
+
+
+LENIENT = ("spark.sql.legacy.timeParserPolicy", "LEGACY")
+"""A setting that tasks look up where they run: without it these times are no times."""
+
+
+@pytest.fixture
+def days(tmp_path: Path) -> str:
+    for number in range(4):
+        lines = [f"{n % 50},2020-1-{1 + n % 9} 1:2:3" for n in range(number * 500, number * 500 + 500)]
+        (tmp_path / f"days-{number}.csv").write_text("\n".join(lines))
+    return str(tmp_path / "days-*.csv")
+
+
+def latest(spark: SparkSession, files: str) -> DataFrame:
+    read = spark.read.schema("k int, t timestamp").option("timestampFormat", "yyyy-MM-dd HH:mm:ss").csv(files)
+    return read.groupBy("k").agg(sf.max("t").alias("t")).groupBy("t").count()
+
+
+@pytest.mark.parametrize("here", [2], indirect=True)
+def test_rows_are_computed_again_under_the_settings_of_their_query(
+    here: Driver, days: str, tmp_path: Path
+) -> None:
+    here.spark.conf.set(*LENIENT)
+    try:
+        capture = here.moved(latest(here.spark, days), tmp_path / "state")
+        assert all(row.t is not None for row in capture.rows)
+        delete(capture.files()[0])
+        assert sorted(here.resumed(latest(here.spark, days), capture)) == sorted(capture.rows)
+        assert len(here.report().fallbacks) == 1
+    finally:
+        here.spark.conf.unset(LENIENT[0])
+
+
+@pytest.mark.parametrize("here", [2], indirect=True)
+def test_blocks_that_are_lost_before_they_are_stored_are_made_again_under_the_settings_of_their_query(
+    here: Driver, days: str, tmp_path: Path
+) -> None:
+    here.spark.conf.set(*LENIENT)
+    try:
+        here.clean()
+        here.stop_after(1)
+        query = Running(latest(here.spark, days).collect)
+        assert here.parked(query)
+        graph = here.graph()
+        files = shuffle_files(Path(here.spark.conf.get("spark.local.dir")))
+        assert files
+        for file in files:
+            file.unlink()
+        capture = here.extracted(graph, tmp_path / "state", chosen(graph))
+        assert len(capture.fragments) == 1
+        here.jvm.open_gate()
+        rows = query.rows()
+        assert all(row.t is not None for row in rows)
+        assert sorted(here.resumed(latest(here.spark, days), capture)) == sorted(rows)
+        assert here.report().fallbacks == {}
+    finally:
+        here.clean()
+        here.spark.conf.unset(LENIENT[0])
+
+
+def shuffle_files(disk: Path) -> list[Path]:
+    """Of the newest shuffle."""
+    found = [(int(each.name.split("_")[1]), each) for each in disk.rglob("shuffle_*.data")]
+    newest = max(shuffle for shuffle, _ in found)
+    return [path for shuffle, path in found if shuffle == newest]
+
+
+@pytest.mark.parametrize("here", [2], indirect=True)
+def test_a_partition_that_a_table_gets_after_the_query_was_planned_does_not_meet_stored_rows(
+    here: Driver, tmp_path: Path
+) -> None:
+    spark = here.spark
+    spark.sql(f"CREATE TABLE days (k INT, d INT) USING parquet PARTITIONED BY (d) LOCATION '{tmp_path}/days'")
+    try:
+        spark.sql("INSERT INTO days SELECT id % 50, id % 2 FROM range(2000)")
+
+        def counted() -> DataFrame:
+            return spark.table("days").groupBy("k").count().groupBy("count").agg(sf.count("k"))
+
+        capture = here.moved(counted(), tmp_path / "state")
+        here.load(capture)
+        frame = planned(counted())
+        spark.sql("INSERT INTO days SELECT id % 50, 7 FROM range(2000)")
+        delete(capture.files()[0])
+        with pytest.raises(Py4JJavaError, match="has changed since the query was planned: run it again"):
+            Running(frame.collect).rows()
+    finally:
+        here.clean()
+        spark.sql("DROP TABLE days")

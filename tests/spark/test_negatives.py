@@ -311,6 +311,7 @@ PAIRS = {
     "conf that changes rows": Pair(SUMS, SUMS, ("spark.sql.caseSensitive", "true")),
     "conf of a file format's own": Pair(SUMS, SUMS, ("orc.force.positional.evolution", "true")),
     "environment of the executors": Pair(SUMS, SUMS, ("spark.executorEnv.RATE", "2")),
+    "environment with the word of a secret in it": Pair(SUMS, SUMS, ("spark.executorEnv.TOKENIZER", "2")),
     "conf that nobody knows": Pair(SUMS, SUMS, ("spark.sql.of.the.future", "1")),
 }  # fmt: skip
 
@@ -479,6 +480,28 @@ def test_a_function_that_counts_in_an_accumulator_has_no_fingerprint(
         return number
 
     assert here.prints(in_python(step)(here.spark, str(folder)))[0].startswith("refused: a Python function")
+
+
+def test_the_machines_language_counts(here: Driver, folder: Path) -> None:
+    """Upper and lower case are others in Turkish."""
+    locales = here.spark._jvm.java.util.Locale
+    real = locales.getDefault()
+    before = here.prints(SUMS(here.spark, str(folder)))
+    locales.setDefault(locales.forLanguageTag("tr-TR"))
+    try:
+        assert before != here.prints(SUMS(here.spark, str(folder)))
+    finally:
+        locales.setDefault(real)
+
+
+def test_the_language_of_the_executors_counts_but_not_their_memory(here: Driver, folder: Path) -> None:
+    conf = here.spark._jsparkSession.sessionState().conf()
+    found = []
+    for options in ("", "-Xss4m", "-Xss4m -Duser.language=tr"):
+        conf.setConfString("spark.executor.extraJavaOptions", options)
+        found.append(here.prints(SUMS(here.spark, str(folder))))
+    conf.unsetConf("spark.executor.extraJavaOptions")
+    assert found[0] == found[1] != found[2]
 
 
 def test_the_machines_timezone_counts(here: Driver, folder: Path) -> None:

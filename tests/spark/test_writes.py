@@ -1,17 +1,16 @@
 """A write that is done twice is worse than one that is lost: whatever may have begun one is not moved."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.core import rdd
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from godwit.extractor import decide
-from godwit.extractor.activate import mark_foreach
 from tests.spark.pair import Driver, Running, driver, holder, wait_until
 
 
@@ -111,25 +110,41 @@ def test_whatever_may_have_written_is_seen(
             source.spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 
-def test_a_loop_over_rows_is_seen_while_another_thread_is_inside_an_action(
-    source: Driver, tmp_path: Path
-) -> None:
-    """pyspark names jobs by the call of the program, but only one at a time."""
-    mark_foreach(rdd)
-    held = source.spark.range(0, 1, 1, 1).select(sf.udf(holder(tmp_path), "long")("id"))
-    query = Running(held.collect)
-    wait_until((tmp_path / "held").exists)
-    before = len(source.graph().side_effects)
-    Running(
-        lambda: [source.spark.sparkContext.parallelize([1], 1).foreachPartition(lambda rows: None)]
-    ).rows()
+def test_an_effect_outside_of_queries_waits_while_the_gate_is_closed(source: Driver) -> None:
+    """Otherwise it could begin after the last look before a commit, and be done again elsewhere."""
+    before = source.graph().side_effects
+    source.jvm.close_gate()
+    effect = Running(lambda: [source.jvm.begin_effect("foreach")])
     try:
-        assert [each.partition(": ")[2] for each in source.graph().side_effects[before:]] == [
-            "foreachPartition"
-        ]
+        time.sleep(0.3)
+        assert not effect.ended
+        assert source.graph().side_effects == before
     finally:
-        (tmp_path / "go").touch()
-        query.rows()
+        source.jvm.open_gate()
+    effect.rows()
+    assert [*source.graph().side_effects][len(before) :] == ["foreach of an RDD"]
+
+
+UNTOLD = 1 << 40
+"""The number of an execution that Spark has not told of."""
+
+
+@pytest.mark.parametrize(("held", "late"), [("write", True), ("read", False)])
+def test_a_write_that_is_being_planned_is_waited_for(
+    source: Driver, tmp_path: Path, held: str, late: bool
+) -> None:
+    """It has passed the gate, and Spark has not told of it yet. A query that only reads may stay behind."""
+    state = source.spark._jsparkSession.sessionState()
+    inner = source.spark._jvm.org.apache.spark.sql.execution
+    text = "SELECT 1" if held == "read" else "CREATE TABLE planned (id INT)"
+    qe = state.executePlan(state.sqlParser().parsePlan(text), inner.CommandExecutionMode.SKIP())
+    executions = getattr(getattr(inner, "SQLExecution$"), "MODULE$").executionIdToQueryExecution()
+    assert not source.graph().events_late
+    executions.put(UNTOLD, qe)
+    try:
+        assert source.graph().events_late == late
+    finally:
+        executions.remove(UNTOLD)
 
 
 def test_reading_is_no_write(source: Driver, tmp_path: Path) -> None:
@@ -138,5 +153,8 @@ def test_reading_is_no_write(source: Driver, tmp_path: Path) -> None:
     spark.range(3).groupBy("id").count().collect()
     spark.range(3).createOrReplaceTempView("read")
     spark.sql("SHOW TABLES").collect()
+    spark.sql("DECLARE OR REPLACE VARIABLE x INT DEFAULT 5")
+    spark.sql("SET VARIABLE x = 6")
+    spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION one_more(a INT) RETURNS INT RETURN a + 1")
     spark.sparkContext.parallelize([1, 2]).map(lambda n: n + 1).collect()
     assert source.graph().side_effects == before
