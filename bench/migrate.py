@@ -53,8 +53,9 @@ def measure(folder: Path, query: Query, asked: Any) -> list[Cell]:
     moves: dict[float, list[Move]] = {fraction: [] for fraction in asked.at}
     for number in range(asked.rounds):
         name = f"{query.name}-{number}"
-        plain.append(Race(folder, query, asked.sf, f"{name}-plain").plain())
-        restarts.append(Race(folder, query, asked.sf, f"{name}-restart").restart())
+        plain_seconds, restart_seconds = Race(folder, query, asked.sf, f"{name}-restart").plain_and_restart()
+        plain.append(plain_seconds)
+        restarts.append(restart_seconds)
         for fraction in asked.at:
             race = Race(folder, query, asked.sf, f"{name}-{fraction:g}")
             moves[fraction].append(race.migrate(fraction * statistics.median(plain)))

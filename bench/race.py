@@ -48,7 +48,10 @@ answer.with_suffix(".ready").touch()
 while not green_light.exists():
     time.sleep(0.01)
 rows = spark.sql(query.read_text()).collect()
-answer.write_text(json.dumps({"rows": len(rows), "at": time.time()}))
+answer.with_suffix(".part").write_text(json.dumps({"rows": len(rows), "at": time.time()}))
+answer.with_suffix(".part").rename(answer)
+while answer.with_suffix(".stay").exists():
+    time.sleep(0.01)
 """
 
 
@@ -70,7 +73,7 @@ class Race:
         self._folder = folder
         self._job = JobFolder(open_store(str(folder / "store"), create=True), name)
         self._green, self._answer = folder / f"{name}.green", folder / f"{name}.json"
-        self._ready = folder / f"{name}.ready"
+        self._ready, self._stay = folder / f"{name}.ready", folder / f"{name}.stay"
         (folder / "program.py").write_text(PROGRAM)
         (folder / f"{query.name}.sql").write_text(query.spark_text)
         before = [each for each in suite_queries(query.suite) if each.number in WARM_UP[query.suite]]
@@ -79,19 +82,21 @@ class Race:
         paths = ("program.py", tables, *texts, self._green, self._answer)
         self._words = [str(folder / path) for path in paths]
 
-    def plain(self) -> float:
-        with self._pool("source", standby=False) as source:
-            source.until(self._ready.exists)
-            return self._finished(source, self._start())
-
-    def restart(self) -> float:
-        """The source leaves before it has begun."""
+    def plain_and_restart(self) -> tuple[float, float]:
+        """The source answers undisturbed, and stays until it is moved out with nothing under way: the target
+        has to begin anew, from when the source is gone."""
+        self._stay.touch()
         with self._pools() as (source, target):
-            for event in control_of(self._job.view()).migrate(DEADLINE_SECONDS):
-                if event["phase"] == "committed":
-                    self._start()
+            started_at = self._start()
+            source.until(self._answer.exists)
+            plain_seconds = self._answered_at() - started_at
+            self._answer.unlink()
+            for _ in control_of(self._job.view()).migrate(DEADLINE_SECONDS):
+                pass
             source.exit_code()
-            return self._finished(target, time.time())
+            left_at = time.time()
+            self._stay.unlink()
+            return plain_seconds, self._finished(target, left_at)
 
     def migrate(self, after_seconds: float) -> Move:
         with self._pools() as (source, target):
@@ -144,7 +149,10 @@ class Race:
 
     def _finished(self, pool: Pool, clock_from: float) -> float:
         pool.until(self._job.ended)
-        return float(json.loads(self._answer.read_text())["at"]) - clock_from
+        return self._answered_at() - clock_from
+
+    def _answered_at(self) -> float:
+        return float(json.loads(self._answer.read_text())["at"])
 
 
 class Steps:
