@@ -78,7 +78,7 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
     val builder = table.cacheBuilder
     Extract.refuseIndeterminate(builder.cachedColumnBuffers)
     // Rows that memory has lost meanwhile would be made again under the settings of who reads them.
-    if (Settings.of(builder.cachedPlan.session) != Settings.of(reader)) throw new Refused("a cached table of a session with other settings")
+    if (Settings.ofTasks(builder.cachedPlan.session) != Settings.ofTasks(reader)) throw new Refused("a cached table of a session with other settings")
     val rows = builder.serializer.convertCachedBatchToInternalRow(builder.cachedColumnBuffers, table.output, table.output, builder.cachedPlan.conf)
     val types = table.output.map(_.dataType).toArray
     val (codec, conf) = (sc.conf.get(config.IO_COMPRESSION_CODEC), hadoop)

@@ -44,6 +44,11 @@ private[godwit] object Settings {
     (own.toSeq.sorted ++ changed(session.sparkContext.hadoopConfiguration) ++ (conf.sessionLocalTimeZone +: java)).mkString("\n")
   }
 
+  /** Without those that plans alone look at: Spark plans a cached table under some of its own. */
+  def ofTasks(session: SparkSession): Seq[String] = of(session).linesIterator.filterNot(line => OfPlans.exists(line.startsWith)).toSeq
+
+  private val OfPlans = Seq("spark.sql.adaptive.", "spark.sql.sources.bucketing.")
+
   /** What a Python function can read on executors that are this very process's children: elsewhere it is theirs. */
   def environment(sc: SparkContext): Map[String, String] =
     if (sc.isLocal) System.getenv.asScala.toMap.filterNot { case (name, _) => OfOneProcess.matches(name) || secret(name) } else Map.empty
@@ -59,10 +64,22 @@ private[godwit] object Settings {
     if (key.startsWith("spark.sql.")) !Neutral.exists(key.startsWith)
     else (!key.startsWith("spark.") || key.startsWith("spark.executorEnv.")) && !secret(key)
 
-  /** All that is not Hadoop's own default. */
-  private def changed(hadoop: Configuration): Seq[String] = hadoop.iterator.asScala.collect {
-    case entry if !NeutralForHadoop.exists(entry.getKey.startsWith) && !default(hadoop, entry.getKey) => s"hadoop ${entry.getKey}=${entry.getValue}"
-  }.toSeq.sorted
+  /** All that is not Hadoop's own default. Every planning asks for it, and where a setting is from takes long to tell. */
+  private def changed(hadoop: Configuration): Seq[String] = {
+    val now = new java.util.HashMap[String, String]
+    hadoop.iterator.forEachRemaining(entry => now.put(entry.getKey, entry.getValue))
+    val before = known
+    if (before._1 == now) before._2 else {
+      val found = now.asScala.collect {
+        case (key, value) if !NeutralForHadoop.exists(key.startsWith) && !default(hadoop, key) => s"hadoop $key=$value"
+      }.toSeq.sorted
+      known = (now, found)
+      found
+    }
+  }
+
+  /** Of the last look. */
+  @volatile private var known: (java.util.Map[String, String], Seq[String]) = (java.util.Map.of(), Nil)
 
   private def default(hadoop: Configuration, key: String): Boolean =
     Option(hadoop.getPropertySources(key)).exists(_.lastOption.exists(_.endsWith("-default.xml")))
