@@ -149,7 +149,10 @@ object Agent {
   /** Spark wraps what went wrong: the last cause says it. Of an aborted job the cause is in its first line. */
   private def reason(e: Throwable): String = {
     val causes = Iterator.iterate(e)(_.getCause).takeWhile(_ != null).toSeq
-    causes.last.toString.linesIterator.nextOption().getOrElse(causes.last.getClass.getName)
+    causes.last match {
+      case r: Refused => r.getMessage
+      case other => other.toString.linesIterator.nextOption().getOrElse(other.getClass.getName)
+    }
   }
 
   /** Should blocks be lost while they are written, the tasks that make them again need the settings of their query. */

@@ -167,3 +167,15 @@ def test_a_cached_table_that_is_cheap_stays(here: Driver, table: str, tmp_path: 
 
     capture = here.moved(sums(), tmp_path / "blocks", stages=2)
     assert {each.kind for each in capture.fragments} == {"shuffle"}
+
+
+def test_a_table_that_a_session_with_other_settings_reads_is_built_again(
+    here: Driver, table: str, tmp_path: Path
+) -> None:
+    """Rows that memory loses are made again under the settings of whoever reads them."""
+    here.spark.read.parquet(table).select("k", "v").cache()
+    other = here.spark.newSession()
+    other.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
+    frame = other.read.parquet(table).select("k", "v").groupBy("k").agg(sf.sum("v")).orderBy("k")
+    capture = here.moved(frame, tmp_path / "blocks", stages=2, choose=finished("cache"))
+    assert list(capture.refused.values()) == ["a cached table of a session with other settings"]
