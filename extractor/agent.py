@@ -52,6 +52,10 @@ RETIRED = "the program has come to its end"
 Tell = Callable[[Event], None]
 
 
+class QueryEnded(MoveRefused):
+    next_step = "order the move again if the program is still there"
+
+
 class Agent:
     def __init__(
         self,
@@ -109,13 +113,14 @@ class Agent:
 
     def _obey(self, order: Order) -> None:
         """A move that is under way learns of the new deadline. Should it come to nothing, it is our turn."""
-        while True:
-            try:
-                return self.move(order, tell=lambda event: None)
-            except MoveUnderWay:
-                self._sleep(DRAIN_LOOK_MS / 1000)
-            except MoveRefused:
-                return  # the program has come to its end
+        while isinstance(self._attempt(order), MoveUnderWay | QueryEnded):
+            self._sleep(DRAIN_LOOK_MS / 1000)
+
+    def _attempt(self, order: Order) -> GodwitError | None:
+        try:
+            return self._moved(order, tell=lambda event: None)
+        except MoveRefused as refusal:
+            return refusal
 
     def _look(self) -> None:
         """What has been looked at once is quick to look at again, when there is a hurry."""
@@ -125,6 +130,10 @@ class Agent:
 
     def move(self, order: Order, tell: Tell) -> None:
         """Moves the job out, telling each step: the last is "left", or "failed" and the program goes on."""
+        self._moved(order, tell)
+
+    def _moved(self, order: Order, tell: Tell) -> GodwitError | None:
+        """Why it has failed."""
         with self._ordering:
             if self._retired:
                 raise MoveRefused(RETIRED, next_step="nothing is left to move")
@@ -148,6 +157,7 @@ class Agent:
                 tell_all({"phase": "failed", **failure(known)})
             finally:
                 self._moving.release()
+            return known
         else:
             # Whoever cannot be told any more: what is committed belongs to the next driver.
             try:
@@ -155,6 +165,7 @@ class Agent:
                 tell_all({"phase": "left", "exit_code": MOVED_OUT})
             finally:
                 self._leave(MOVED_OUT)
+        return None
 
     def _capture(self, order: Order, tell: Tell) -> Manifest:
         """Commits the state of all running queries and leaves them parked; on failure they run again."""
@@ -271,6 +282,8 @@ class Agent:
             extraction = self._jvm.extract(self._lease.job.bulk_uri(base), wanted, timeout_ms)
             written |= {each.fingerprint: decide.fragment(each, base) for each in extraction.written}
             if problem := decide.problem(extraction, a_part_will_do=self._must_leave and bool(written)):
+                if decide.ended(self._picture(), extraction):
+                    raise QueryEnded("a query came to its end while its state was being stored") from problem
                 raise problem
             known = decide.after(known, extraction)
         fragments = decide.kept(graph, selection, written, self._loaded, self._jvm.report().fallbacks)

@@ -110,6 +110,12 @@ def problem(extraction: Extraction, a_part_will_do: bool) -> MoveFailed | None:
     return kind(f"{len(broken)} of the state's stages could not be written: {reason}")
 
 
+def ended(graph: StageGraph, extraction: Extraction) -> bool:
+    """Whether something could not be written because its query has come to its end: its rows have gone to the
+    program, which is to go on with them."""
+    return any(each.pipeline not in graph.pipelines for each in extraction.not_written if not each.refused)
+
+
 def after(graph: StageGraph, extraction: Extraction) -> StageGraph:
     """The graph to choose from next: what was written is there already, what could not be is refused."""
     written = {each.fingerprint for each in extraction.written}

@@ -696,6 +696,34 @@ def test_a_sigterm_is_heard_while_the_agent_moves_after_so_many_stages(staged: S
     assert stage.stored().keys() == {"aa"}
 
 
+def ends_during_the_move(stage: Stage) -> None:
+    def end() -> None:
+        stage.machine.on_extract = lambda: None
+        stage.machine.fails = {"a": "the pipeline is gone"}
+        stage.machine.graph = graph(pipeline("z", fingerprint="cc"), result("y", "z"))
+
+    stage.machine.on_extract = end
+
+
+def test_a_query_that_ends_during_the_move_leaves_its_rows_to_the_program(staged: Staged) -> None:
+    stage = staged(graph(pipeline("a", fingerprint="aa"), result("r", "a")))
+    ends_during_the_move(stage)
+    told = stage.move()
+    assert (told["phase"], told["exit_code"]) == ("failed", MoveRefused.exit_code)
+    assert stage.machine.gate_is_open
+    assert stage.stored() == {}
+
+
+def test_after_a_sigterm_what_comes_next_is_moved_then(staged: Staged) -> None:
+    stage = staged(graph(pipeline("a", fingerprint="aa"), result("r", "a")))
+    ends_during_the_move(stage)
+    stage.machine.notices.put(Notice("sigterm", at_ms=int(NOW * 1000), grace_ms=30_000))
+    stage.machine.notices.put(None)
+    stage.agent.serve()
+    assert stage.left_with == [75]
+    assert stage.stored().keys() == {"cc"}
+
+
 def test_a_commit_that_has_landed_is_one_whatever_the_store_says(
     staged: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
