@@ -195,7 +195,8 @@ class Driver:
 
     def _note_modules(self) -> None:
         """As they are now: by the time of a move another version may have been deployed."""
-        self._program()
+        with suppress(OSError):  # a move will meet it too, and tell
+            self._program()
 
     def _whole_report(self) -> Report:
         """Of all contexts that the program has had."""

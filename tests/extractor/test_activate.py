@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +24,7 @@ from godwit.extractor.activate import EFFECTS, Activation, is_no_program
 from godwit.extractor.control import ControlClient
 from godwit.extractor.driver import Driver
 from godwit.extractor.errors import JobAlive, MoveFailed, OtherProgram, OtherVersion, UnknownJob, UsageError
+from godwit.extractor.facade import Notice
 from godwit.extractor.importhook import after_import
 from godwit.extractor.job import JobFolder, JobLease
 from godwit.extractor.jvm import find_jar
@@ -542,6 +544,28 @@ def test_a_module_is_what_it_was_when_it_was_first_seen(
     recorded = {each.name: each.sha256 for each in committed.program.modules}
     assert recorded["late_module"] == hashlib.sha256(b"rate = 1\n").hexdigest()
     del sys.modules["late_module"]
+
+
+def test_a_module_that_cannot_be_read_does_not_deafen_the_agent(
+    tmp_path: Path, program: Path, new_driver: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("godwit.extractor.agent.NOTICE_WAIT_MS", 10)
+    job, machine, looked = new_job(tmp_path), Machine(graph_of()), threading.Event()
+    driver = new_driver(job, machine, program)
+    driver.attach(object())
+
+    def unreadable(*args: Any) -> None:
+        looked.set()
+        raise PermissionError("no such right")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("godwit.extractor.driver.with_modules", unreadable)
+        assert looked.wait(30)
+    machine.notices.put(Notice("sigterm", at_ms=int(time.time() * 1000), grace_ms=30_000))
+    deadline = time.monotonic() + 30
+    while not new_driver.left and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert new_driver.left == [75]
 
 
 def test_a_method_of_an_rdd_that_changes_the_world_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
