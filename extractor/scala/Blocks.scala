@@ -24,7 +24,7 @@ class BlockLost(message: String, cause: Throwable = null) extends IOException(me
  * blocks would need 349 MB. A block is checked in frames, before a decoder sees any byte of them.
  */
 object Blocks {
-  val FrameBytes: Int = 1 << 20
+  val FrameBytes: Int = 1 << 18
   val DirectoryEntryBytes = 32
 
   def crc(bytes: Array[Byte], offset: Int, length: Int): Int = {
