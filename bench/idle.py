@@ -1,8 +1,8 @@
 """What does Godwit cost while nothing happens? Runtime with the agent over runtime without it, on TPC-H.
 
 One driver has two sessions, one as Spark makes it and one with the agent's rules; the agent's listener and
-its thread are there only while the second one is measured. Two drivers would not do: two JVMs that run the
-very same differ by several per cent for as long as they live, by how their code happened to be compiled. Each
+its thread are there only while the second one is measured. Two drivers would not do: two JVMs may differ by
+more than what is looked for, for as long as they live, by how their code happened to be compiled. Each
 query runs with, without, without, with, so that whatever slows the machine down for a while slows both. It
 goes on until the geometric mean of the ratios is known to within `--half-width` with 95 % confidence, or time
 is up. A `--control` has the agent in neither session.
