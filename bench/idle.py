@@ -23,7 +23,7 @@ from typing import Any
 import pyspark
 from pyspark.sql import SparkSession
 
-from bench.drivers import Driver, arguments, driver, machine, print_figures, say, scratch, table
+from bench.drivers import Driver, DriverFailed, arguments, driver, machine, print_figures, say, scratch, table
 from godwit.extractor import driver as extractor_driver
 from godwit.extractor import jvm, settings
 from godwit.extractor.facade import Notice
@@ -103,6 +103,8 @@ class Both:
         extractor_driver.Driver(task, self._jvm, jar, sys.argv).attach(context)
         self._listener = private(gateway, "org.apache.spark.sql.godwit.Agent$", "watch")
         self._scala_context.removeSparkListener(self._listener)
+        if (has_rules(self.agent), has_rules(self.plain)) != (True, False):
+            raise DriverFailed("the agent's rules are not where they should be")
 
     def switch(self, on: bool) -> None:
         if on:
@@ -122,6 +124,11 @@ def extended(java: Any, scala_context: Any, plain: SparkSession) -> Any:
     nothing, no_options = java.scala.Option.empty(), java.PythonUtils.toScalaMap({})
     made = java.org.apache.spark.sql.classic.SparkSession
     return made(scala_context, shared, nothing, extensions, no_options, no_options)
+
+
+def has_rules(spark: SparkSession) -> bool:
+    rules = spark._jsparkSession.sessionState().adaptiveRulesHolder().queryStagePrepRules()
+    return "Substitute" in str(rules.toString())
 
 
 def private(gateway: Any, scala_object: str, name: str) -> Any:
