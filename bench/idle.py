@@ -2,12 +2,15 @@
 
 One driver has two sessions, one as Spark makes it and one with the agent's rules; the agent's listener and
 its thread are there only while the second one is measured. Two drivers would not do: two JVMs may differ by
-more than what is looked for, for as long as they live, by how their code happened to be compiled. Each
-query runs with, without, without, with, so that whatever slows the machine down for a while slows both. It
-goes on until the geometric mean of the ratios is known to within `--half-width` with 95 % confidence, or time
-is up. A `--control` has the agent in neither session.
+more than what is looked for, for as long as they live, by how their code happened to be compiled.
 
-    python -m bench.idle [--sf 1] [--queries 1,6,18] [--max-minutes 30] [--control] [--json]
+The first two runs of a query after another one are slower by a tenth and more, whoever has them, so they do
+not count. Then it runs with, without, without, with, and the next time the other way round, so that whatever
+slows the machine down for a while slows both; short queries, which scatter most, more often than long ones.
+It goes on until the geometric mean over the queries is known to within `--half-width` with 95 % confidence,
+or time is up. A `--control` has the agent in neither session.
+
+    python -m bench.idle [--sf 1] [--queries 1,6,18] [--max-minutes 60] [--control] [--json]
 """
 
 import math
@@ -17,6 +20,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,43 +34,40 @@ from godwit.extractor.facade import Notice
 from tests.tpc import data
 from tests.tpc.queries import Query, tpch_queries
 
-WARM_UP_ROUNDS = 2
-MIN_ROUNDS = 5
+WARM_UP_ROUNDS = 1
+MIN_ROUNDS = 3
+TURN_SECONDS = 10.0
+"""For which a query is measured before it is another one's turn; a long one is measured four times."""
 
-# The 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom; beyond them the normal one is close.
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
-NORMAL = 2.05
+NORMAL = 1.96
+"""The 97.5 % quantile; there are hundreds of observations."""
 
 
 @dataclass
 class Measured:
-    """Seconds of each query in each round: (with the agent, without)."""
+    """Seconds of each query: (with the agent, without), twice each."""
 
-    rounds: list[dict[str, tuple[float, float]]] = field(default_factory=list)
+    seconds: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def ratios(self) -> dict[str, float]:
-        """For each query, the geometric mean over the rounds."""
-        names = self.rounds[0] if self.rounds else {}
-        return {
-            name: math.exp(statistics.fmean(log_ratio(each[name]) for each in self.rounds)) for name in names
-        }
+        """For each query, the geometric mean."""
+        return {name: math.exp(statistics.fmean(logs)) for name, logs in self._logs().items()}
 
     def interval(self) -> tuple[float, float]:
-        """The geometric mean over queries and rounds, and the half width of its 95 % interval.
+        """The geometric mean over the queries, and the half width of its 95 % interval.
 
-        A round is one observation: the noise of neighbouring queries is not independent.
+        Queries differ in how much they scatter and in how often they ran: each has a variance of its own.
         """
-        means = [statistics.fmean(map(log_ratio, each.values())) for each in self.rounds]
-        ratio = math.exp(statistics.fmean(means))
-        if len(means) < 2:
-            return ratio, math.inf
-        freedom = len(means) - 1
-        quantile = STUDENT[freedom - 1] if freedom <= len(STUDENT) else NORMAL
-        return ratio, ratio * quantile * statistics.stdev(means) / math.sqrt(len(means))
+        logs = self._logs()
+        ratio = math.exp(statistics.fmean(statistics.fmean(each) for each in logs.values()))
+        variance = sum(statistics.variance(each) / len(each) for each in logs.values()) / len(logs) ** 2
+        return ratio, ratio * NORMAL * math.sqrt(variance)
 
-
-def log_ratio(seconds: tuple[float, float]) -> float:
-    return math.log(seconds[0] / seconds[1])
+    def _logs(self) -> dict[str, list[float]]:
+        return {
+            name: [math.log(with_agent / without) for with_agent, without in pairs]
+            for name, pairs in self.seconds.items()
+        }
 
 
 class SwitchedJvm(jvm.SparkJvm):
@@ -173,25 +174,38 @@ class Arms:
     folder: Path
     control: bool
 
-    def one_round(self, query: Query) -> tuple[float, float]:
-        with_1, without_1, without_2, with_2 = (
-            self.spark.ask(run_query, self.folder, with_agent and not self.control, query.spark_text)
-            for with_agent in (True, False, False, True)
-        )
-        return with_1 + with_2, without_1 + without_2
+    def turn(self, query: Query, first: bool) -> list[tuple[float, float]]:
+        """The query alone, for a while; `first`: the one with the agent."""
+        for with_agent in (not first, first):
+            self._run(query, with_agent)
+        measured: list[tuple[float, float]] = []
+        started = time.monotonic()
+        while time.monotonic() - started < TURN_SECONDS:
+            runs = [(arm, self._run(query, arm)) for arm in (first, not first, not first, first)]
+            measured.append(
+                (sum(took for arm, took in runs if arm), sum(took for arm, took in runs if not arm))
+            )
+            first = not first
+        return measured
+
+    def _run(self, query: Query, with_agent: bool) -> float:
+        return self.spark.ask(run_query, self.folder, with_agent and not self.control, query.spark_text)
 
 
 def measure(queries: list[Query], arms: Arms, minutes: float, half_width: float) -> Measured:
     for _ in range(WARM_UP_ROUNDS):
         for query in queries:
-            arms.one_round(query)
-    measured = Measured()
+            arms.turn(query, first=True)
+    measured = Measured({query.name: [] for query in queries})
     ends_at = time.monotonic() + minutes * 60
-    while time.monotonic() < ends_at:
-        measured.rounds.append({query.name: arms.one_round(query) for query in queries})
+    for number in count(1):
+        for query in queries:
+            measured.seconds[query.name] += arms.turn(query, first=number % 2 == 0)
+        if number == 1:
+            continue  # one observation of a long query has no variance
         ratio, half = measured.interval()
-        say(f"round {len(measured.rounds)}: {ratio:.4f} +- {half:.4f}")
-        if len(measured.rounds) >= MIN_ROUNDS and half <= half_width:
+        say(f"round {number}: {ratio:.4f} +- {half:.4f}")
+        if (number >= MIN_ROUNDS and half <= half_width) or time.monotonic() > ends_at:
             break
     return measured
 
@@ -200,7 +214,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--sf", type=float, default=1.0, help="TPC-H's scale factor (default 1)")
     parser.add_argument("--queries", default="", help="numbers, by commas (default: all 22)")
-    parser.add_argument("--max-minutes", type=float, default=30.0)
+    parser.add_argument("--max-minutes", type=float, default=60.0)
     parser.add_argument("--half-width", type=float, default=0.01)
     parser.add_argument("--control", action="store_true", help="no agent in either session")
     asked = parser.parse_args()
@@ -214,12 +228,12 @@ def main() -> None:
     figures = {
         "geometric_mean": round(ratio, 4),
         "half_width": round(half, 4),
-        "rounds": len(measured.rounds),
+        "observations": sum(map(len, measured.seconds.values())),
         "ratios": measured.ratios(),
         **before,
     }
     rows = [
-        (name, each, statistics.median(seconds[name][1] / 2 for seconds in measured.rounds))
+        (name, each, statistics.median(without / 2 for _, without in measured.seconds[name]))
         for name, each in measured.ratios().items()
     ]
     print_figures(figures, asked.json, [table("idle", ("query", "with / without", "without, s"), rows)])
