@@ -3,6 +3,7 @@ package org.apache.spark.sql.godwit
 import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue, TimeoutException}
 
 import scala.jdk.CollectionConverters._
+import scala.util.Try
 
 import org.apache.spark.{SparkContext, Success}
 import org.apache.spark.scheduler._
@@ -77,9 +78,9 @@ class Watch(sc: SparkContext) extends SparkListener {
   override def onOtherEvent(event: SparkListenerEvent): Unit = event match {
     case s: SparkListenerSQLExecutionStart => started.put(s.executionId, s.description)
     case e: SparkListenerSQLExecutionEnd =>
-      // One that failed may have written as well.
-      if (e.qe != null) Watch.effect(e.qe.executedPlan).foreach(what => Watch.effects.add(s"execution ${e.executionId}: $what"))
       started.remove(e.executionId)
+      // One that failed may have written as well. One that could not be planned has not: its commands are executions of their own.
+      for (qe <- Option(e.qe); plan <- Try(qe.executedPlan); what <- Watch.effect(plan)) Watch.effects.add(s"execution ${e.executionId}: $what")
     case _ =>
   }
 }

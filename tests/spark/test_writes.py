@@ -147,6 +147,33 @@ def test_a_write_that_is_being_planned_is_waited_for(
         executions.remove(UNTOLD)
 
 
+def under_way(source: Driver) -> int:
+    """Queries that the agent takes to be running. It keeps their list to itself."""
+    java = source.spark._jvm
+    loader = java.Thread.currentThread().getContextClassLoader()
+    fields = loader.loadClass("org.apache.spark.sql.godwit.Agent$").getDeclaredFields()
+    of = {each.getName(): each for each in fields}
+    of["watch"].setAccessible(True)
+    return int(of["watch"].get(of["MODULE$"].get(None)).executions().size())
+
+
+def test_a_query_that_cannot_be_planned_is_no_write_and_ends(source: Driver, tmp_path: Path) -> None:
+    """Programs look whether a table is there by reading it."""
+    before, running = source.graph(), under_way(source)
+    for text in (
+        f"SELECT * FROM parquet.`{tmp_path}/none`",
+        "SELECT * FROM none",
+        "INSERT INTO none SELECT 1",
+    ):
+        with pytest.raises(PySparkException):
+            source.spark.sql(text).collect()
+    with pytest.raises(PySparkException):
+        source.spark.read.parquet(f"{tmp_path}/none")
+    after = source.graph()
+    assert (after.side_effects, after.queries) == (before.side_effects, before.queries)
+    assert under_way(source) == running
+
+
 def test_reading_is_no_write(source: Driver, tmp_path: Path) -> None:
     before = source.graph().side_effects
     spark = source.spark
