@@ -78,9 +78,9 @@ class Watch(sc: SparkContext) extends SparkListener {
   override def onOtherEvent(event: SparkListenerEvent): Unit = event match {
     case s: SparkListenerSQLExecutionStart => started.put(s.executionId, s.description)
     case e: SparkListenerSQLExecutionEnd =>
-      started.remove(e.executionId)
       // One that failed may have written as well. One that could not be planned has not: its commands are executions of their own.
       for (qe <- Option(e.qe); plan <- Try(qe.executedPlan); what <- Watch.effect(plan)) Watch.effects.add(s"execution ${e.executionId}: $what")
+      started.remove(e.executionId) // last: who finds it gone finds its effect
     case _ =>
   }
 }
