@@ -148,7 +148,7 @@ class Bench:
         from godwit.extractor import jvm, sparkconf
 
         gateway = jvm.launch({})
-        self.jvm, jar = jvm.connect(gateway, pyspark.__version__)
+        self.jvm, jar = jvm.connect(gateway)
         additions = sparkconf.additions(dict(pyspark.SparkConf().getAll()), jar, {})
         self.spark = pyspark.sql.SparkSession.builder.config(map={**additions}).getOrCreate()
         self.jvm.start(self.spark.sparkContext, stop_after_stages=None, grace_ms=30_000)

@@ -24,7 +24,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from pyspark.sql import SparkSession
 
 from bench.drivers import Driver, DriverFailed, arguments, driver, machine, print_figures, say, scratch, table
@@ -94,7 +93,7 @@ class Both:
 
     def __init__(self, folder: Path) -> None:
         gateway = jvm.launch({})
-        _, jar = jvm.connect(gateway, pyspark.__version__)
+        _, jar = jvm.connect(gateway)
         self.plain = SparkSession.builder.getOrCreate()
         context = self.plain.sparkContext
         self._scala_context = context._jsc.sc()

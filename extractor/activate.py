@@ -139,14 +139,13 @@ class Activation:
             self._guest.retire()
 
     def _new_driver(self, gateway: Any) -> "Driver":
-        import pyspark
 
         from godwit.extractor import jvm, settings
         from godwit.extractor.driver import Driver
 
         task = settings.read(self._environ)
         forget_task()
-        return Driver(task, *jvm.connect(gateway, pyspark.__version__), sys.argv)
+        return Driver(task, *jvm.connect(gateway), sys.argv)
 
 
 def hook() -> None:

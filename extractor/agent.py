@@ -19,8 +19,10 @@ from godwit.extractor.errors import (
     MOVED_OUT,
     DeadlinePassed,
     GodwitError,
+    ManifestCorrupt,
     MoveFailed,
     MoveRefused,
+    StoreUnsure,
     failure,
 )
 from godwit.extractor.facade import Jvm, JvmGone, Notice
@@ -100,8 +102,8 @@ class Agent:
                     self._look()
             except JvmGone:
                 break  # the program's next call into Spark will say so
-            except MoveFailed as error:
-                say(f"{error}; notices are asked for again")
+            except Exception as error:  # whatever it is: who does not listen any more cannot be moved
+                say(f"{type(error).__name__}: {error}; notices are asked for again")
                 self._sleep(NOTICE_WAIT_MS / 1000)
                 continue
             if notice is not None and not echo(notice, last):
@@ -136,6 +138,7 @@ class Agent:
         """Why it has failed."""
         with self._ordering:
             if self._retired:
+                self._jvm.open_gate()  # a notice may have closed it
                 raise MoveRefused(RETIRED, next_step="nothing is left to move")
             if not self._moving.acquire(blocking=False):
                 self._deadline_at = min(self._deadline_at, order.deadline_at)
@@ -255,16 +258,33 @@ class Agent:
         return manifest
 
     def _commit_or_find(self, manifest: Manifest) -> None:
-        """A commit that failed may have landed all the same, and then the job is the next driver's. Where the
-        store does not answer that either, it has not: nothing was to be seen of it."""
+        """A commit that failed half way may have landed, and then the job is the next driver's. Until the
+        store says, the queries wait; if the machine ends before that, so does the driver, and the next one
+        finds what there is."""
         try:
             self._lease.commit(manifest)
-        except GodwitError:
-            with suppress(GodwitError):
+        except StoreUnsure:
+            if not self._landed(manifest):
+                raise
+
+    def _landed(self, manifest: Manifest) -> bool:
+        told = False
+        while not (self._must_leave and self._clock() > self._deadline_at):
+            try:
                 found = self._lease.job.committed()
-                if found and (found.epoch, found.written_at) == (manifest.epoch, manifest.written_at):
-                    return
-            raise
+            except ManifestCorrupt:
+                return False  # another one than ours, which is whole
+            except GodwitError as error:
+                if not told:
+                    say(f"{error}; the queries wait until the store says whether the move is committed")
+                told = True
+                self._sleep(LATE_LOOK_SECONDS)
+            else:
+                return found is not None and (found.epoch, found.written_at) == (
+                    manifest.epoch,
+                    manifest.written_at,
+                )
+        return True
 
     def _extracted(self, graph: StageGraph, folder: str, tell: Tell) -> Manifest:
         """A pipeline that cannot be written may leave others beneath it to be chosen in its place: each round

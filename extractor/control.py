@@ -193,11 +193,11 @@ class ControlClient:
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
     def status(self) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self._ask("GET", "/status").read())
+        answer: dict[str, Any] = self._json(self._ask("GET", "/status"))
         return answer
 
     def snapshot(self) -> str:
-        return self._ask("GET", "/snapshot").read().decode()
+        return self._whole(self._ask("GET", "/snapshot")).decode(errors="replace")
 
     def migrate(self, deadline_seconds: float, now: bool = False) -> Iterator[dict[str, Any]]:
         """The events of the move as they happen; the last one is "left" or "failed"."""
@@ -205,10 +205,30 @@ class ControlClient:
         response = self._ask("POST", "/migrate", order, ANSWER_SECONDS + deadline_seconds)
         last: dict[str, Any] = {}
         while line := self._line(response):
-            last = json.loads(line)
+            last = self._parsed(line)
             yield last
         if last.get("phase") not in ("left", "failed"):
             raise DriverUnreachable(f"the driver at {self._endpoint} fell silent in the middle of the move")
+
+    def _json(self, response: HTTPResponse) -> Any:
+        return self._parsed(self._whole(response))
+
+    def _parsed(self, text: bytes) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise self._other_language(str(error)) from error
+
+    def _other_language(self, what: str) -> DriverUnreachable:
+        return DriverUnreachable(f"what answers at {self._endpoint} is no driver of godwit: {what}")
+
+    def _whole(self, response: HTTPResponse) -> bytes:
+        try:
+            return response.read()
+        except (OSError, HTTPException) as error:
+            raise DriverUnreachable(
+                f"the driver at {self._endpoint} went away while it answered: {error!r}"
+            ) from error
 
     def _line(self, response: HTTPResponse) -> bytes:
         try:
@@ -234,7 +254,9 @@ class ControlClient:
         return response
 
     def _refusal(self, response: HTTPResponse) -> GodwitError:
-        told = json.loads(response.read())
+        told = self._json(response)
+        if not isinstance(told, dict) or not told.keys() >= {"error", "next_step", "exit_code"}:
+            return self._other_language(f"{response.status} {response.reason}")
         kind: type[GodwitError] = DriverUnreachable
         if response.status == 409:
             kind = MoveRefused

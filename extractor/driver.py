@@ -8,7 +8,6 @@ to resume, and the state goes; if it ends by an error, or with an exit code, the
 
 import atexit
 import os
-import platform
 import secrets
 import socket
 import sys
@@ -17,13 +16,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from importlib.metadata import version
 from types import FrameType
 
 from godwit.extractor import ending, sigterm, sparkconf
 from godwit.extractor.agent import Agent
 from godwit.extractor.control import ControlServer
-from godwit.extractor.errors import GodwitError, MoveFailed, UsageError
+from godwit.extractor.errors import GodwitError, MoveFailed, OtherVersion, UsageError
 from godwit.extractor.facade import Jvm, JvmGone, Report
 from godwit.extractor.job import Running
 from godwit.extractor.manifest import Fragment, Manifest
@@ -90,6 +88,7 @@ class Driver:
             for fingerprint in self._before.fallbacks:
                 self._loaded.pop(fingerprint, None)
         self._jvm.start(context, self._settings.stop_after_stages, int(self._settings.grace_seconds * 1000))
+        self._check_version(tenure)
         self._jvm.load({tenure.job.bulk_uri(each.folder): each for each in self._loaded.values()})
         if self._agent is None:
             self._agent = self._new_agent(tenure)
@@ -100,19 +99,24 @@ class Driver:
             self._main = ending.main_frame()
             say(tenure.greeting)
 
+    def _check_version(self, tenure: Tenure) -> None:
+        """Blocks and fingerprints are those of one Spark, and the JVM need not be the one beside pyspark."""
+        now = StageGraph.from_json(self._jvm.snapshot()).spark_version if tenure.left else None
+        if tenure.left and tenure.left.spark_version != now:
+            raise OtherVersion(
+                f"the state was made with Spark {tenure.left.spark_version}, this JVM has {now}"
+            )
+
     def end(self) -> None:
         """The process is about to end, by its own will."""
         if self._agent is None or os.getpid() != self._pid:
             return  # a fork of the driver is not the driver
         self._agent.retire()
-        try:
-            self._settle_accounts(self.tenure)
-            if self._ended_well(self._main):
-                self.tenure.lease.end(ended_at=time.time(), moves=self.tenure.moves)
-            elif self.tenure.fragments:
-                say("the program failed; what is stored stays for its next run")
-        except GodwitError as error:
-            say(one_line(error))
+        for step in (self._settle_accounts, self._record_end):
+            try:
+                step(self.tenure)
+            except GodwitError as error:
+                say(one_line(error))
 
     def begin_effect(self, name: str) -> None:
         """The program is about to change the world by a Spark job that no query holds."""
@@ -149,9 +153,7 @@ class Driver:
             epoch=self.tenure.lease.epoch,
             moves=self.tenure.moves + 1,
             written_at=time.time(),
-            godwit_version=version("godwit"),
             spark_version=graph.spark_version,
-            python_version=platform.python_version(),
             program=self._program(),
             sql_conf=self._jvm.pinned(),
             snapshot=graph.to_json(),
@@ -206,6 +208,12 @@ class Driver:
             return self._before  # a program may end its JVM first; only the account is lost
         before = self._before
         return Report({**before.used, **now.used}, {**before.fallbacks, **now.fallbacks})
+
+    def _record_end(self, tenure: Tenure) -> None:
+        if self._ended_well(self._main):
+            tenure.lease.end(ended_at=time.time(), moves=tenure.moves)
+        elif tenure.fragments:
+            say("the program failed; what is stored stays for its next run")
 
     def _settle_accounts(self, tenure: Tenure) -> None:
         """What became of the state that was resumed from."""

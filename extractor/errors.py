@@ -5,7 +5,8 @@
     ├── ManifestCorrupt     65  the job's committed state cannot be trusted
     ├── UnknownJob          66  the store has no such job
     ├── StoreUnreadable     67  the store cannot be reached, read or written
-    │   └── ForeignStore    67  there is something, but no store of this format
+    │   ├── ForeignStore    67  there is something, but no store of this format
+    │   └── StoreUnsure     67  the store failed in mid-write: it may have been written, or not
     ├── OtherProgram        68  another program or other arguments than made the state
     ├── OtherVersion        69  another Spark or Python than made the state
     ├── JobAlive            70  a driver of this job is running
@@ -62,6 +63,10 @@ class StoreUnreadable(GodwitError):  # noqa: N818
 
 class ForeignStore(StoreUnreadable):
     next_step = "give an empty folder, one that does not exist yet, or a store that godwit made"
+
+
+class StoreUnsure(StoreUnreadable):
+    """Only looking tells."""
 
 
 class OtherProgram(GodwitError):  # noqa: N818

@@ -145,6 +145,8 @@ class JobFolder:
         alive = self.is_alive()  # first: a driver that is gone by then has done all it will do
         epoch = readable(self.latest_epoch) or 0
         running, manifest, ended = readable(self.running), readable(self.committed), readable(self.ended)
+        if running is not None and alive and running.epoch != epoch:
+            running = None  # the one before: the live driver has not said yet who it is
         state = JobState.RUNNING if alive else self._state(manifest, ended)
         return JobView(self.name, state, epoch, running, manifest, ended, "; ".join(problems) or None)
 
@@ -229,11 +231,7 @@ class JobLease:
         """
         if (manifest.job, manifest.epoch) != (self.job.name, self.epoch):
             raise ValueError(f"a manifest of {manifest.job}, epoch {manifest.epoch}, is not this driver's")
-        # The lock should make this impossible; a network file system may lose locks.
-        if (latest := self.job.latest_epoch()) != self.epoch:
-            raise MoveFailed(
-                f"driver {latest} of job {self.job.name} has taken over from driver {self.epoch}"
-            )
+        self._check_ours()
         self.job.store.put(self.job.key("manifest"), encode(manifest))
         # Marks of the manifest before say nothing about these fragments; left there, they only cost time.
         with suppress(GodwitError):
@@ -243,6 +241,7 @@ class JobLease:
         """No later driver is to use this fragment of the committed manifest."""
         if not FINGERPRINT.fullmatch(fingerprint):
             raise ValueError(f"not a fingerprint: {fingerprint!r}")
+        self._check_ours()
         self.job.store.create(self.job.key(f"bad/{fingerprint}"), reason.encode())
 
     def prune(self) -> list[str]:
@@ -250,6 +249,7 @@ class JobLease:
 
         Not while one is being written, and not while an earlier manifest's blocks are still read.
         """
+        self._check_ours()
         manifest = self.job.committed()
         named = {fragment.folder.split("/")[1] for fragment in manifest.fragments} if manifest else set()
         leftovers = [name for name in self.job.store.list(self.job.key("blocks")) if name not in named]
@@ -259,12 +259,20 @@ class JobLease:
 
     def end(self, *, ended_at: float, moves: int) -> None:
         """The program came to its own end: there is nothing to resume any more."""
+        self._check_ours()
         self.job.store.put(self.job.key("ended"), _json(Ended(self.epoch, ended_at, moves)))
         for item in ("manifest", "blocks", "bad"):
             self.job.store.delete(self.job.key(item))
 
     def release(self) -> None:
         self._lock.release()
+
+    def _check_ours(self) -> None:
+        """The lock should make it impossible that the job is not; a network file system may lose locks."""
+        if (latest := self.job.latest_epoch()) != self.epoch:
+            raise MoveFailed(
+                f"driver {latest} of job {self.job.name} has taken over from driver {self.epoch}"
+            )
 
 
 def job_names(store: Store) -> list[str]:

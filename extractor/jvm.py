@@ -105,12 +105,13 @@ class SparkJvm:
             raise MoveFailed(f"Spark says: {reason(error)}") from error
 
 
-def connect(gateway: Any, spark_version: str) -> tuple[SparkJvm, str]:
+def connect(gateway: Any) -> tuple[SparkJvm, str]:
     """The driver's JVM with Godwit's classes in it, and the jar that they are in, for the executors.
 
     The context class loader is Spark's own, which takes further jars, under `python` and `spark-submit`.
     """
-    jar = find_jar(JARS, spark_version)
+    spark = getattr(getattr(gateway.jvm.org.apache.spark, "package$"), "MODULE$")
+    jar = find_jar(JARS, spark.SPARK_VERSION())
     loader = gateway.jvm.Thread.currentThread().getContextClassLoader()
     loader.addURL(gateway.jvm.java.io.File(str(jar)).toURI().toURL())
     return SparkJvm(gateway), str(jar)

@@ -23,7 +23,7 @@ from godwit.planrewrite.select import StateSelection
 from godwit.planrewrite.stagegraph import Kind
 
 MAGIC = b"GODWIT1\n"
-FORMAT = 3
+FORMAT = 4
 HEADER_BYTES = len(MAGIC) + hashlib.sha256().digest_size
 
 STORABLE = (Kind.SHUFFLE, Kind.BROADCAST, Kind.CACHE)
@@ -55,9 +55,7 @@ class Manifest:
     epoch: int  # of the driver that wrote it
     moves: int  # of this job so far, this one included
     written_at: float  # seconds since 1970
-    godwit_version: str
-    spark_version: str
-    python_version: str
+    spark_version: str  # of the JVM; that of the Python side is the program's
     program: Program
     sql_conf: Mapping[str, str]  # what the next driver takes over
     snapshot: str  # the stage graph at the commit, as the JVM gave it

@@ -8,6 +8,7 @@ Python only once no fork of that holds the pipe between them.
 
 import json
 import os
+import queue
 import sys
 import threading
 from collections.abc import Mapping
@@ -20,10 +21,41 @@ FLUSH_SECONDS = 1.0
 
 
 def say(text: str) -> None:
-    # Nobody listens where the stream is closed or its reader gone; a move does not fail for that.
-    if sys.stderr is not None:
-        with suppress(OSError, ValueError):
-            print(f"godwit: {text}", file=sys.stderr, flush=True)
+    _speaker.say(f"godwit: {text}")
+
+
+class _Speaker:
+    """Nobody listens where the stream is closed, or its reader gone or stuck: no move waits for that."""
+
+    def __init__(self) -> None:
+        self._lines: queue.SimpleQueue[tuple[str, threading.Event]] = queue.SimpleQueue()
+        self._stuck = False
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    def say(self, line: str) -> None:
+        said = threading.Event()
+        self._lines.put((line, said))
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._speak, name="godwit-speaker", daemon=True)
+                self._thread.start()
+        # Lines are to stand where they were said; but whoever has been waited for once is not again.
+        if not self._stuck and not said.wait(FLUSH_SECONDS):
+            self._stuck = True
+
+    def _speak(self) -> None:
+        while True:
+            line, said = self._lines.get()
+            if sys.stderr is not None:
+                with suppress(OSError, ValueError):
+                    print(line, file=sys.stderr, flush=True)
+            self._stuck = False
+            said.set()
+
+
+_speaker = _Speaker()
+os.register_at_fork(after_in_child=_speaker.__init__)  # type: ignore[misc]
 
 
 def one_line(error: GodwitError) -> str:
@@ -32,8 +64,7 @@ def one_line(error: GodwitError) -> str:
 
 def die(error: GodwitError) -> NoReturn:
     if os.environ.get("GODWIT_JSON", "0") not in ("", "0"):
-        with suppress(OSError, ValueError):
-            print(json.dumps(failure(error)), file=sys.stderr, flush=True)
+        _speaker.say(json.dumps(failure(error)))
     else:
         say(one_line(error))
     leave(error.exit_code)

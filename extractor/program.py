@@ -146,8 +146,9 @@ def _user_modules(program: Path, modules: Mapping[str, ModuleType]) -> Iterator[
 
 def _file_of(module: ModuleType) -> Path | None:
     """The file that a module came from; for one inside a zip archive the archive."""
-    name = getattr(module, "__file__", None)
-    if not name:
+    # Not by asking the module, which may be one that imports itself, or anything, when it is asked.
+    name = object.__getattribute__(module, "__dict__").get("__file__")
+    if not name or not isinstance(name, str):
         return None
     path = Path(os.path.abspath(name))
     return next((each for each in (path, *path.parents) if each.is_file()), None)
@@ -198,7 +199,11 @@ def _find(
 
 
 def _sha256(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    """None: it is no file, or cannot be read, and nobody can tell."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -238,7 +243,9 @@ def _code_sha256(program: Path, folders: Sequence[Path]) -> str | None:
                 return None
             for name in sorted(each for each in files if each.endswith((".py", ".zip", ".egg"))):
                 if (path := Path(root, name)) != program:
-                    digest.update(f"{path.relative_to(folder)}\n{_sha256(path)}\n".encode())
+                    if (sha256 := _sha256(path)) is None:
+                        return None
+                    digest.update(f"{path.relative_to(folder)}\n{sha256}\n".encode())
     return digest.hexdigest()
 
 

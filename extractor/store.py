@@ -21,12 +21,25 @@ from pathlib import Path
 from typing import Protocol
 
 from godwit.extractor import lock
-from godwit.extractor.errors import ForeignStore, GodwitError, StoreFull, StoreUnreadable, UsageError
+from godwit.extractor.errors import (
+    ForeignStore,
+    GodwitError,
+    StoreFull,
+    StoreUnreadable,
+    StoreUnsure,
+    UsageError,
+)
 
 FORMAT = 1
 MARKER = "godwit-store"
 TEMPORARY = ".godwit-"
 """How names of half-written files begin; nobody lists them."""
+
+REFUSALS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
+)
+"""Errors by which the system says that it has not done it. Others may come after it has."""
 
 NOTHING = ("lost+found",)
 """What a fresh volume contains by itself."""
@@ -218,10 +231,19 @@ def _write(path: Path, value: bytes, *, mode: int = 0o666, only_if_new: bool = F
             os.link(temporary, path) if only_if_new else os.rename(temporary, path)
         except FileExistsError:
             return False
-        _sync_folder(path.parent)
+        except OSError as error:
+            raise error if error.errno in REFUSALS else _Unsure(*error.args) from error
+        try:
+            _sync_folder(path.parent)
+        except OSError as error:
+            raise _Unsure(*error.args) from error
         return True
     finally:
         temporary.unlink(missing_ok=True)
+
+
+class _Unsure(Exception):  # noqa: N818
+    """An OSError after which nobody knows whether the new name is there."""
 
 
 def _sync_folder(folder: Path) -> None:
@@ -237,6 +259,8 @@ def _sync_folder(folder: Path) -> None:
 def _errors_of(root: Path) -> Iterator[None]:
     try:
         yield
+    except _Unsure as error:
+        raise StoreUnsure(f"the store in {root} failed in the middle of a write: {error}") from error
     except OSError as error:
         raise translated(error, root) from error
 

@@ -24,7 +24,7 @@ from godwit.extractor.activate import EFFECTS, Activation, is_no_program
 from godwit.extractor.control import ControlClient
 from godwit.extractor.driver import Driver
 from godwit.extractor.errors import JobAlive, MoveFailed, OtherProgram, OtherVersion, UnknownJob, UsageError
-from godwit.extractor.facade import Notice
+from godwit.extractor.facade import Notice, Report
 from godwit.extractor.importhook import after_import
 from godwit.extractor.job import JobFolder, JobLease
 from godwit.extractor.jvm import find_jar
@@ -667,6 +667,33 @@ def test_a_program_that_ends_leaves_no_state(
     assert (ended.epoch, ended.moves) == (2, 2)
     assert job.committed() is None
     assert "1 could not be read and were computed anew" in capsys.readouterr().err
+
+
+def test_state_of_another_jvm_is_not_loaded(tmp_path: Path, program: Path, new_driver: Drivers) -> None:
+    """The JVM need not be the one beside pyspark: SPARK_HOME may say otherwise."""
+    job, machine = new_job(tmp_path), Machine(replace(graph_of(), spark_version="4.3.1"))
+    commit(job, described(program))
+    driver = new_driver(job, machine, program)
+    with pytest.raises(OtherVersion, match=r"made with Spark 4\.3\.0, this JVM has 4\.3\.1"):
+        driver.attach(object())
+    assert machine.loaded == {}
+
+
+def test_a_program_whose_accounts_fail_has_ended_all_the_same(
+    tmp_path: Path, program: Path, new_driver: Drivers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, machine = new_job(tmp_path), Machine(graph_of())
+    commit(job, described(program))
+    driver = new_driver(job, machine, program)
+    driver.attach(object())
+
+    def report() -> Report:
+        raise MoveFailed("Spark says: nothing")
+
+    machine.report = report  # type: ignore[method-assign]
+    driver.end()
+    assert job.ended() is not None
+    assert "Spark says: nothing" in capsys.readouterr().err
 
 
 def test_a_program_that_fails_leaves_the_state(tmp_path: Path, program: Path, new_driver: Drivers) -> None:

@@ -10,7 +10,14 @@ import pytest
 
 from godwit.extractor.agent import Agent, order_for
 from godwit.extractor.control import Event, MoveUnderWay, Order
-from godwit.extractor.errors import DeadlinePassed, MoveFailed, MoveRefused, StoreFull, StoreUnreadable
+from godwit.extractor.errors import (
+    DeadlinePassed,
+    MoveFailed,
+    MoveRefused,
+    StoreFull,
+    StoreUnreadable,
+    StoreUnsure,
+)
 from godwit.extractor.facade import Notice
 from godwit.extractor.job import JobFolder, JobLease
 from godwit.extractor.manifest import Fragment, Manifest
@@ -732,11 +739,86 @@ def test_a_commit_that_has_landed_is_one_whatever_the_store_says(
 
     def commit(manifest: Manifest) -> None:
         real(manifest)
-        raise StoreUnreadable("the folder could not be synchronized")
+        raise StoreUnsure("the folder could not be synchronized")
 
     monkeypatch.setattr(stage.lease, "commit", commit)
     assert stage.move()["phase"] == "left"
     assert stage.left_with == [75]
+
+
+def unsure(stage: Stage, monkeypatch: pytest.MonkeyPatch, *, landed: bool, silent_looks: int) -> None:
+    """A store that fails in the middle of the commit, and then does not answer for a while."""
+    commit, committed = stage.lease.commit, stage.job.committed
+    looks = iter(range(silent_looks))
+
+    def failing(manifest: Manifest) -> None:
+        if landed:
+            commit(manifest)
+        monkeypatch.setattr(stage.job, "committed", silent)
+        raise StoreUnsure("the store failed")
+
+    def silent() -> Manifest | None:
+        if next(looks, None) is None:
+            return committed()
+        stage.extra_seconds += 10
+        raise StoreUnreadable("the store does not answer")
+
+    monkeypatch.setattr(stage.lease, "commit", failing)
+
+
+def test_a_commit_that_nobody_knows_of_keeps_the_queries_waiting_until_the_store_says(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = staged(running())
+    unsure(stage, monkeypatch, landed=True, silent_looks=20)
+    assert stage.move()["phase"] == "left"
+    assert not stage.machine.gate_is_open
+
+
+def test_a_commit_that_has_not_landed_lets_the_queries_go_on(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = staged(running())
+    unsure(stage, monkeypatch, landed=False, silent_looks=3)
+    assert stage.move()["phase"] == "failed"
+    assert stage.machine.gate_is_open
+
+
+def test_where_the_machine_ends_before_the_store_says_so_does_the_driver(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = staged(running())
+    unsure(stage, monkeypatch, landed=True, silent_looks=1000)
+    stage.move(replace(SOON, must_leave=True))
+    assert stage.left_with == [75]
+
+
+def test_whatever_goes_wrong_in_a_look_the_agent_listens_on(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("godwit.extractor.agent.NOTICE_WAIT_MS", 1)
+    stage = staged(running())
+
+    def look() -> str:
+        monkeypatch.undo()
+        stage.machine.snapshot = real  # type: ignore[method-assign]
+        stage.machine.notices.put(Notice("sigterm", at_ms=int(NOW * 1000), grace_ms=30_000))
+        stage.machine.notices.put(None)
+        raise ImportError("a module that is imported by being looked at")
+
+    real, stage.machine.snapshot = stage.machine.snapshot, look  # type: ignore[method-assign]
+    stage.agent.serve()
+    assert stage.left_with == [75]
+
+
+def test_a_notice_that_comes_too_late_leaves_nothing_parked(staged: Staged) -> None:
+    stage = staged(running())
+    stage.agent.retire()
+    stage.machine.close_gate()  # as the JVM does when as many stages have finished as were asked for
+    stage.machine.notices.put(Notice("stages", at_ms=int(NOW * 1000), grace_ms=30_000))
+    stage.machine.notices.put(None)
+    stage.agent.serve()
+    assert stage.machine.gate_is_open
 
 
 def test_after_the_programs_end_there_is_nothing_to_move(staged: Staged) -> None:

@@ -190,6 +190,39 @@ def test_nobody_there_is_said_with_the_next_step() -> None:
     assert "godwit jobs" in caught.value.next_step
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 500 Oh\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}",
+        b"SSH-2.0\r\n",
+    ],
+    ids=["cut off", "no JSON", "an error page", "another server", "no HTTP"],
+)
+@pytest.mark.parametrize(
+    "ask", [ControlClient.status, ControlClient.snapshot, lambda client: list(client.migrate(5))]
+)
+def test_whatever_else_answers_is_no_driver(answer: bytes, ask: Callable[[ControlClient], object]) -> None:
+    def serve() -> None:
+        connection, _ = listening.accept()
+        connection.recv(4096)
+        connection.sendall(answer)
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        client = ControlClient(f"http://127.0.0.1:{listening.getsockname()[1]}", TOKEN)
+        if (answer[9:12], ask) == (b"200", ControlClient.snapshot) and b"hello" in answer:
+            assert ask(client) == "hello"  # whoever reads it finds that it is no picture
+        else:
+            with pytest.raises(DriverUnreachable):
+                ask(client)
+        thread.join()
+
+
 def test_an_ipv6_address_is_served_too(agent: StandIn) -> None:
     try:
         server = ControlServer(agent, "::1", TOKEN)

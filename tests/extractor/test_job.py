@@ -2,6 +2,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from godwit.extractor.errors import (
     UnknownJob,
     UsageError,
 )
-from godwit.extractor.job import JobFolder, JobState, JobView, existing_job, job_names, list_jobs
+from godwit.extractor.job import JobFolder, JobLease, JobState, JobView, existing_job, job_names, list_jobs
 from tests.extractor.samples import FRAGMENT, RUNNING, fragment, manifest, new_job, new_store
 
 FINGERPRINT = FRAGMENT.fingerprint
@@ -153,6 +155,42 @@ def test_a_driver_that_lost_the_job_cannot_commit(job: JobFolder) -> None:
     with pytest.raises(MoveFailed, match="driver 2 of job etl has taken over from driver 1"):
         lease.commit(manifest())
     assert job.committed() is None
+    lease.release()
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda lease: lease.end(ended_at=1.0, moves=1),
+        lambda lease: lease.mark_bad(FINGERPRINT, "torn"),
+        lambda lease: lease.prune(),
+    ],
+    ids=["end", "mark_bad", "prune"],
+)
+def test_a_driver_that_lost_the_job_changes_nothing_of_it(
+    job: JobFolder, act: Callable[[JobLease], object]
+) -> None:
+    moved_out(job)
+    lease = job.acquire()
+    job.store.put(job.key("blocks/3-00/f0/data"), b"of the next driver")
+    job.store.put(job.key("epoch"), b"3")
+    with pytest.raises(MoveFailed, match="driver 3 of job etl has taken over from driver 2"):
+        act(lease)
+    assert (job.committed() is None, job.ended(), job.bad(), len(blocks(job))) == (
+        False,
+        None,
+        frozenset(),
+        2,
+    )
+    lease.release()
+
+
+def test_until_a_driver_says_who_it_is_nobody_is_taken_for_it(job: JobFolder) -> None:
+    lease = job.acquire()
+    lease.announce(replace(RUNNING, epoch=1))
+    lease.release()
+    lease = job.acquire()
+    assert (job.view().state, job.view().running) == (JobState.RUNNING, None)
     lease.release()
 
 
@@ -318,14 +356,15 @@ def test_a_job_is_listed_with_its_state_and_facts(tmp_path: Path) -> None:
     lease.end(ended_at=5.0, moves=3)
     lease.release()
     lease = JobFolder(store, "alive").acquire()
-    lease.announce(RUNNING)
+    running = replace(RUNNING, epoch=2)
+    lease.announce(running)
     assert [(view.name, view.state, view.epoch, view.moves) for view in list_jobs(store)] == [
         ("alive", JobState.RUNNING, 2, 0),
         ("dead", JobState.DEAD, 1, 0),
         ("ended", JobState.ENDED, 2, 3),
         ("moved", JobState.MOVED_OUT, 2, 1),
     ]
-    assert list_jobs(store)[0].running == RUNNING
+    assert list_jobs(store)[0].running == running
     lease.release()
 
 

@@ -183,6 +183,31 @@ def test_a_module_whose_folder_has_gone_is_found_where_python_would_find_it(etl:
     assert len(differences(program, resumed(program, etl, search_path=("", str(new))))) == 1
 
 
+def test_a_module_that_imports_itself_when_it_is_asked_is_not_asked(etl: Path) -> None:
+    class Lazy(ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            raise ImportError(f"somebody asked for {name}")
+
+    described = describe([str(etl)], {**loaded(etl), "lazy": Lazy("lazy"), "odd": module("odd", __file__=7)})
+    assert {each.name for each in described.modules} == {"lib.clean", "rates"}
+
+
+def test_code_that_cannot_be_read_is_code_that_nobody_can_tell(
+    etl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(path: Path) -> bytes:
+        if path.name == "clean.py":
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    real = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", read)
+    described = describe([str(etl)], loaded(etl))
+    assert described.code_sha256 is None
+    assert [each.sha256 for each in described.modules if each.name == "lib.clean"] == [None]
+    assert sentences(described, described)
+
+
 def test_an_old_copy_that_was_left_behind_does_not_hide_a_changed_module(etl: Path) -> None:
     old, new = etl.parent.parent / "userFiles-1", etl.parent.parent / "userFiles-2"
     for folder, text in ((old, "RATE = 1"), (new, "RATE = 2")):

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from godwit.extractor.errors import ForeignStore, GodwitError, StoreFull, StoreUnreadable, UsageError
+from godwit.extractor.errors import (
+    ForeignStore,
+    GodwitError,
+    StoreFull,
+    StoreUnreadable,
+    StoreUnsure,
+    UsageError,
+)
 from godwit.extractor.store import MARKER, Store, open_store, translated
 from tests.extractor.samples import new_store
 
@@ -235,6 +242,31 @@ def test_a_full_store_says_so_and_keeps_what_it_had(tmp_path: Path) -> None:
     if done.returncode in (1, 77):
         pytest.skip(f"may not mount a small file system to fill: {done.stderr}")
     assert done.stdout == "72 b'old' ['a', 'godwit-store'] OSError\n", done.stderr
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync of the folder"])
+def test_a_write_that_fails_half_way_is_told_apart(
+    store: Store, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def broken(*args: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(
+        *((os, "rename") if call == "rename" else ("godwit.extractor.store._sync_folder",)), broken
+    )
+    with pytest.raises(StoreUnsure, match="Input/output error"):
+        store.put("a", b"new")
+
+
+def test_a_write_that_the_system_refuses_has_not_happened(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "rename", full)
+    with pytest.raises(StoreFull):
+        store.put("a", b"new")
 
 
 @pytest.mark.parametrize(

@@ -85,9 +85,7 @@ BUGS = {
     ),
     "a function may count in an accumulator": Bug(ENCODING, "refuseAccumulators(command)", ""),
     "files on the executors are dropped": Bug(ENCODING, " + q(shipped) +", " +"),
-    "the environment of Python is dropped": Bug(
-        ENCODING, "unordered(func.envVars.asScala", "unordered(func.envVars.asScala.empty"
-    ),
+    "the environment of Python is dropped": Bug(ENCODING, "+ unordered(variables)", ""),
     "a sort beneath groups is ignored": Bug(
         FINGERPRINT, "=> names(p) + sorted(p) + node(p, rows)", "=> names(p) + node(p, rows)"
     ),

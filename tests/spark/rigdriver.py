@@ -7,7 +7,6 @@ target are the same program: here they are.
 """
 
 import os
-import platform
 import sys
 import threading
 import time
@@ -15,11 +14,9 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import version
 from multiprocessing.connection import Connection
 from typing import Any
 
-import pyspark
 from pyspark import SparkConf
 from pyspark.sql import DataFrame, SparkSession
 
@@ -61,7 +58,7 @@ MOVE_SECONDS = 300.0
 class Driver:
     def __init__(self, gateway: Any) -> None:
         self._gateway = gateway
-        self._jvm, self._jar = connect(gateway, pyspark.__version__)
+        self._jvm, self._jar = connect(gateway)
         self._gate = gateway.jvm.org.apache.spark.sql.godwit.Gate
 
     def shape(self, request: Shape) -> Shaped:
@@ -224,9 +221,7 @@ def manifest(
         epoch=lease.epoch,
         moves=1,
         written_at=time.time(),
-        godwit_version=version("godwit"),
         spark_version=graph.spark_version,
-        python_version=platform.python_version(),
         program=this_program(),
         sql_conf=jvm.pinned(),
         snapshot=graph.to_json(),
