@@ -61,7 +61,7 @@ def one_round(rows: int, folder: Path) -> Round:
     shutil.rmtree(folder, ignore_errors=True)
     with here.stopped(lambda: into_noop(frame(rows)), stages=1):
         stage = the_stage()
-        extract_seconds, fragments = extracted(stage.id, f"file://{folder}/raw")
+        extract_seconds, fragments = extracted(stage, f"file://{folder}/raw")
         recompress_seconds = recompressed(folder / "zstd")
     noop_seconds = last_job_seconds()
     read_back_query_seconds = read_back(rows, fragments)
@@ -90,9 +90,9 @@ def the_stage() -> Pipeline:
     return stage
 
 
-def extracted(pipeline: str, base_uri: str) -> tuple[float, dict[str, Fragment]]:
+def extracted(stage: Pipeline, base_uri: str) -> tuple[float, dict[str, Fragment]]:
     started = time.perf_counter()
-    extraction = bench().jvm.extract(base_uri, [pipeline], timeout_ms=300_000)
+    extraction = bench().jvm.extract(base_uri, {stage.id: str(stage.fingerprint)}, timeout_ms=300_000)
     seconds = time.perf_counter() - started
     if extraction.not_written:
         raise RuntimeError(f"not extracted: {extraction.not_written}")

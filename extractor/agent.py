@@ -220,7 +220,10 @@ class Agent:
         graph = _parsed(self._jvm.snapshot())
         while graph.events_late:
             if self._clock() > self._deadline_at - decide.COMMIT_SECONDS:
-                raise MoveRefused("Spark's events are late, and a write may be among them")
+                raise MoveRefused(
+                    "Spark's events are late, and a write may be among them",
+                    next_step="order the move again, with a later deadline",
+                )
             self._sleep(LATE_LOOK_SECONDS)
             graph = _parsed(self._jvm.snapshot())
         if why := decide.refusal(graph):
@@ -302,7 +305,7 @@ class Agent:
             extraction = self._jvm.extract(self._lease.job.bulk_uri(base), wanted, timeout_ms)
             written |= {each.fingerprint: decide.fragment(each, base) for each in extraction.written}
             if problem := decide.problem(extraction, a_part_will_do=self._must_leave and bool(written)):
-                if decide.ended(self._picture(), extraction):
+                if decide.ended(wanted, extraction, self._picture()):
                     raise QueryEnded("a query came to its end while its state was being stored") from problem
                 raise problem
             known = decide.after(known, extraction)

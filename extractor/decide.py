@@ -80,11 +80,11 @@ def extract_ms(seconds_left: float) -> int:
     return max(0, int((seconds_left - COMMIT_SECONDS) * 1000))
 
 
-def to_write(graph: StageGraph, selection: StateSelection) -> list[str]:
-    """Two queries may have the same exchange: once is enough."""
+def to_write(graph: StageGraph, selection: StateSelection) -> dict[str, str]:
+    """Pipelines with their fingerprints. Two queries may have the same exchange: once is enough."""
     chosen = [graph.pipelines[each.pipeline_id] for each in selection.chosen]
-    first = {pipeline.fingerprint: pipeline for pipeline in reversed(chosen) if not pipeline.stored}
-    return [pipeline.id for pipeline in reversed(first.values())]
+    first = {str(pipeline.fingerprint): pipeline for pipeline in reversed(chosen) if not pipeline.stored}
+    return {pipeline.id: fingerprint for fingerprint, pipeline in reversed(first.items())}
 
 
 def fragment(written: Written, base: str) -> Fragment:
@@ -110,10 +110,11 @@ def problem(extraction: Extraction, a_part_will_do: bool) -> MoveFailed | None:
     return kind(f"{len(broken)} of the state's stages could not be written: {reason}")
 
 
-def ended(graph: StageGraph, extraction: Extraction) -> bool:
+def ended(wanted: Mapping[str, str], extraction: Extraction, now: StageGraph) -> bool:
     """Whether something could not be written because its query has come to its end: its rows have gone to the
     program, which is to go on with them."""
-    return any(each.pipeline not in graph.pipelines for each in extraction.not_written if not each.refused)
+    there = {pipeline.fingerprint for pipeline in now.pipelines.values()}
+    return any(wanted[each.pipeline] not in there for each in extraction.not_written if not each.refused)
 
 
 def after(graph: StageGraph, extraction: Extraction) -> StageGraph:

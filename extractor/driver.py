@@ -98,6 +98,8 @@ class Driver:
             atexit.register(self.end)
             self._main = ending.main_frame()
             say(tenure.greeting)
+            if why := self._program().unknowable:
+                say(f"{why}: after a move it starts from its beginning")
 
     def _check_version(self, tenure: Tenure) -> None:
         """Blocks and fingerprints are those of one Spark, and the JVM need not be the one beside pyspark."""

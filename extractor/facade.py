@@ -5,7 +5,7 @@ The agent sees nothing else of Spark. Behind these verbs is the real JVM, or in 
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,7 +87,8 @@ class Jvm(Protocol):
 
     def snapshot(self) -> str: ...
 
-    def extract(self, base_uri: str, pipelines: Sequence[str], timeout_ms: int) -> Extraction: ...
+    def extract(self, base_uri: str, pipelines: Mapping[str, str], timeout_ms: int) -> Extraction:
+        """Of pipelines by their fingerprints: their ids are those of one picture, and plans change."""
 
     def load(self, fragments: Mapping[str, Fragment]) -> None:
         """The fragments that queries may use from now on, by the address of their folder."""

@@ -10,7 +10,7 @@ import json
 import os
 import zlib
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +74,9 @@ class SparkJvm:
     def snapshot(self) -> str:
         return zlib.decompress(b64decode(self._call("snapshot"))).decode()
 
-    def extract(self, base_uri: str, pipelines: Sequence[str], timeout_ms: int) -> Extraction:
-        request = {"base": base_uri, "pipelines": list(pipelines), "timeout_ms": timeout_ms}
+    def extract(self, base_uri: str, pipelines: Mapping[str, str], timeout_ms: int) -> Extraction:
+        wanted = [{"id": each, "fingerprint": print_} for each, print_ in pipelines.items()]
+        request = {"base": base_uri, "pipelines": wanted, "timeout_ms": timeout_ms}
         return parse_extraction(self._call("extract", json.dumps(request)))
 
     def load(self, fragments: Mapping[str, Fragment]) -> None:

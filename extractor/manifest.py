@@ -58,7 +58,7 @@ class Manifest:
     spark_version: str  # of the JVM; that of the Python side is the program's
     program: Program
     sql_conf: Mapping[str, str]  # what the next driver takes over
-    snapshot: str  # the stage graph at the commit, as the JVM gave it
+    snapshot: str  # the stage graph that the state was selected from
     selection: StateSelection
     fragments: tuple[Fragment, ...]
 

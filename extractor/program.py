@@ -50,6 +50,18 @@ class Program:
     distributions_sha256: str
     code_sha256: str | None  # of what lies beside the program and on PYTHONPATH; None: too much to look at
 
+    @property
+    def unknowable(self) -> str | None:
+        """Why no later driver can tell whether it runs the same program."""
+        if self.sha256 is None:
+            return "the program is not in a file, so nobody can tell whether it is the same"
+        if self.code_sha256 is None:
+            return (
+                f"what lies beside the program or on PYTHONPATH cannot be read, or is more than "
+                f"{CODE_FILES_LIMIT:,} files"
+            )
+        return None
+
 
 @dataclass(frozen=True)
 class Difference:

@@ -129,12 +129,13 @@ object Agent {
   def extract(request: String): String = {
     val json = parse(request)
     val (base, timeoutMs) = (text(json \ "base"), number(json \ "timeout_ms").get)
-    val views = live.flatMap(_.view.pipelines).map(p => p.id -> p).toMap
-    val wanted = list(json \ "pipelines").map(text).zipWithIndex
+    // Ids are those of another picture: the plan may have changed since. Fingerprints stay.
+    val views = (for (l <- live; p <- l.view.pipelines if p.state == "finished"; print <- p.fingerprint.toOption) yield print -> p).toMap
+    val wanted = list(json \ "pipelines").map(p => (text(p \ "id"), text(p \ "fingerprint"))).zipWithIndex
     val extract = new Extract(sc, base, timeoutMs)
     val pool = Executors.newFixedThreadPool(math.max(1, math.min(4, wanted.size)))
     try {
-      val futures = wanted.map { case (id, i) => id -> pool.submit(task(extract, views.get(id), s"f$i")) }
+      val futures = wanted.map { case ((id, print), i) => id -> pool.submit(task(extract, views.get(print), s"f$i")) }
       val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs)
       val ended = futures.map { case (id, f) => id -> Try(f.get(deadline - System.nanoTime(), TimeUnit.NANOSECONDS)) }
       val (fragments, failed) = ended.partition(_._2.isSuccess)

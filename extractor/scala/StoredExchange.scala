@@ -24,7 +24,6 @@ import org.apache.spark.sql.execution.exchange._
 import org.apache.spark.sql.execution.joins.Relations
 import org.apache.spark.sql.execution.python._
 import org.apache.spark.sql.execution.window.WindowExec
-import org.apache.spark.sql.types.{DataType, DoubleType, FloatType}
 import org.apache.spark.storage.BlockManagerId
 import org.apache.spark.util.SerializableConfiguration
 
@@ -103,11 +102,14 @@ object StoredShuffleExec {
    */
   private def placedByValue(partitioning: Partitioning): Boolean = partitioning match {
     case SinglePartition => true
-    case h: HashPartitioning => !h.expressions.exists(e => e.dataType.existsRecursively(floating))
+    case h: HashPartitioning => !h.expressions.exists(e => Ties.unequal(e.dataType))
     case _ => false
   }
 
-  /** Whether another run gives the very same values: not if it adds floating-point numbers, or calls Python, in another order. */
+  /**
+   * Whether another run gives the very same values: not if it adds floating-point numbers, calls Python, or picks one
+   * of several values that tie, in another order.
+   */
   private def repeatable(p: SparkPlan): Boolean = p match {
     case s: Stored => repeatable(s.replaced)
     case s: QueryStageExec => repeatable(s.plan)
@@ -117,15 +119,14 @@ object StoredShuffleExec {
     case _: FlatMapGroupsInPandasExec | _: FlatMapGroupsInArrowExec | _: FlatMapCoGroupsInPandasExec | _: ArrowAggregatePythonExec |
         _: ArrowWindowPythonExec => false
     case _: BaseAggregateExec | _: WindowExec if p.expressions.exists(_.exists(adds)) => false
+    case a: BaseAggregateExec if a.groupingExpressions.exists(e => Ties.unnormalized(e.dataType)) => false
     case other => (other.children ++ other.subqueries).forall(repeatable)
   }
 
   private def adds(e: Expression): Boolean = e match {
-    case f: AggregateFunction => (f +: f.children).exists(_.dataType.existsRecursively(floating))
+    case f: AggregateFunction => (f +: f.children).exists(e => Ties.unequal(e.dataType))
     case _ => false
   }
-
-  private def floating(t: DataType): Boolean = t == DoubleType || t == FloatType
 }
 
 /** A broadcast that is in the store. It is read by the driver, which falls back by itself. */

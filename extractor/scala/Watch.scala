@@ -3,10 +3,10 @@ package org.apache.spark.sql.godwit
 import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue, TimeoutException}
 
 import scala.jdk.CollectionConverters._
-import scala.util.Try
 
 import org.apache.spark.{SparkContext, Success}
 import org.apache.spark.scheduler._
+import org.apache.spark.sql.catalyst.QueryPlanningTracker
 import org.apache.spark.sql.catalyst.analysis.{GlobalTempView, LocalTempView}
 import org.apache.spark.sql.catalyst.plans.logical.{Command, LogicalPlan, ParsedStatement}
 import org.apache.spark.sql.execution._
@@ -78,8 +78,11 @@ class Watch(sc: SparkContext) extends SparkListener {
   override def onOtherEvent(event: SparkListenerEvent): Unit = event match {
     case s: SparkListenerSQLExecutionStart => started.put(s.executionId, s.description)
     case e: SparkListenerSQLExecutionEnd =>
-      // One that failed may have written as well. One that could not be planned has not: its commands are executions of their own.
-      for (qe <- Option(e.qe); plan <- Try(qe.executedPlan); what <- Watch.effect(plan)) Watch.effects.add(s"execution ${e.executionId}: $what")
+      // One that failed may have written as well. One that could not be planned has not: its commands are executions of
+      // their own. It is not even asked for its plan: Spark would write this thread into the program's own exception.
+      for (qe <- Option(e.qe) if qe.tracker.phases.contains(QueryPlanningTracker.PLANNING); what <- Watch.effect(qe.executedPlan)) {
+        Watch.effects.add(s"execution ${e.executionId}: $what")
+      }
       started.remove(e.executionId) // last: who finds it gone finds its effect
     case _ =>
   }

@@ -18,7 +18,7 @@ import org.apache.spark.sql.execution.exchange._
 import org.apache.spark.sql.execution.joins._
 import org.apache.spark.sql.execution.python._
 import org.apache.spark.sql.execution.window.{WindowExec, WindowGroupLimitExec}
-import org.apache.spark.sql.types.{DoubleType, FloatType, StringType, UserDefinedType}
+import org.apache.spark.sql.types.{DataType, DoubleType, FloatType, StringType, UserDefinedType}
 
 /**
  * What an exchange holds, in 64 hex digits: equal in two drivers only if both plans give the same rows.
@@ -234,12 +234,7 @@ class Fingerprint(session: SparkSession) extends Encoding {
   /** Ties under these keys are equal rows, so that their order shows nowhere. Of some types unequal values tie, like 0.0 and -0.0. */
   private def total(keys: Seq[Expression], child: SparkPlan): Boolean =
     child.outputSet.subsetOf(AttributeSet(keys.collect { case a: AttributeReference => a })) &&
-      !child.output.exists(_.dataType.existsRecursively {
-        case FloatType | DoubleType => true
-        case s: StringType => !s.supportsBinaryEquality
-        case _: UserDefinedType[_] => true
-        case _ => false
-      })
+      !child.output.exists(a => Ties.unequal(a.dataType))
 
   private def source(leaf: SparkPlan): String = leaf match {
     case f: FileSourceScanExec => files(f)
@@ -344,6 +339,20 @@ object Fingerprint {
   /** Scalar functions see one row (or one batch of independent rows); iterator functions may keep state. */
   private val rowByRowTypes = Set(100, 101, 200, 250)
   private def rowByRow(e: EvalPythonExec): Boolean = e.udfs.forall(u => rowByRowTypes.contains(u.evalType))
+}
+
+/** Types of which unequal values may tie: which of them stands for all is chance. */
+private[godwit] object Ties {
+  def unequal(t: DataType): Boolean = floating(t) || unnormalized(t)
+
+  def floating(t: DataType): Boolean = t.existsRecursively { case FloatType | DoubleType => true; case _ => false }
+
+  /** Of floating-point numbers Spark takes one for all before it groups by them. */
+  def unnormalized(t: DataType): Boolean = t.existsRecursively {
+    case s: StringType => !s.supportsBinaryEquality
+    case _: UserDefinedType[_] => true
+    case _ => false
+  }
 }
 
 /** Which expressions look at the order or the partitions of their input. Unknown ones do. */

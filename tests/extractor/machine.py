@@ -5,7 +5,7 @@ what it refuses or fails to write is not there afterwards.
 """
 
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,7 +76,7 @@ class Machine:
     def snapshot(self) -> str:
         return self.graph.to_json()
 
-    def extract(self, base_uri: str, pipelines: Sequence[str], timeout_ms: int) -> Extraction:
+    def extract(self, base_uri: str, pipelines: Mapping[str, str], timeout_ms: int) -> Extraction:
         self.on_extract()
         self.extracted.append(list(pipelines))
         self.timeouts_ms.append(timeout_ms)

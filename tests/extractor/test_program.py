@@ -208,6 +208,13 @@ def test_code_that_cannot_be_read_is_code_that_nobody_can_tell(
     assert sentences(described, described)
 
 
+def test_a_program_that_can_be_told_again_is_knowable(etl: Path) -> None:
+    known = describe([str(etl)], loaded(etl))
+    assert known.unknowable is None
+    assert "not in a file" in str(replace(known, sha256=None).unknowable)
+    assert "20,000 files" in str(replace(known, code_sha256=None).unknowable)
+
+
 def test_an_old_copy_that_was_left_behind_does_not_hide_a_changed_module(etl: Path) -> None:
     old, new = etl.parent.parent / "userFiles-1", etl.parent.parent / "userFiles-2"
     for folder, text in ((old, "RATE = 1"), (new, "RATE = 2")):

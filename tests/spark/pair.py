@@ -124,7 +124,8 @@ class Driver:
     def extracted(
         self, graph: StageGraph, folder: Path, wanted: Sequence[str], timeout_ms: int = 60_000
     ) -> Capture:
-        extraction = self.jvm.extract(f"file://{folder}", wanted, timeout_ms)
+        prints = {each: str(graph.pipelines[each].fingerprint) for each in wanted}
+        extraction = self.jvm.extract(f"file://{folder}", prints, timeout_ms)
         fragments = tuple(decide.fragment(each, ".") for each in extraction.written)
         return Capture(
             folder, graph, fragments, {each.pipeline: each.reason for each in extraction.not_written}, []
@@ -209,7 +210,7 @@ def driver(cores: int = 2, **conf: str) -> Iterator[Driver]:
         **{key.replace("__", "."): value for key, value in conf.items()},
     }
     given = {key: value for key, value in given.items() if value}
-    jvm, jar = connect(launch(given), pyspark.__version__)
+    jvm, jar = connect(launch(given))
     settings = {**given, **sparkconf.additions(given, jar, {})}
     context = SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
     made = Driver(SparkSession(context), jvm)

@@ -169,7 +169,10 @@ def test_a_query_that_cannot_be_planned_is_no_write_and_ends(source: Driver, tmp
             source.spark.sql(text).collect()
     with pytest.raises(PySparkException):
         source.spark.read.parquet(f"{tmp_path}/none")
+    with pytest.raises(PySparkException) as failed:
+        source.spark.sql("SELECT CAST('x' AS INT)").collect()
     after = source.graph()
+    assert "godwit" not in str(failed.value._stackTrace), "a listener has asked for the plan"  # type: ignore[attr-defined]
     assert (after.side_effects, after.queries) == (before.side_effects, before.queries)
     assert under_way(source) == running
 

@@ -126,13 +126,18 @@ def explanation(sf: float, written_at: datetime) -> list[str]:
 def table(lines: Sequence[Line]) -> list[str]:
     """As Markdown, with a total for each suite. Random queries are too many to list, unless one is bad."""
     listed = [line for line in lines if not line.name.startswith("random-") or line.wrong or line.errors]
-    totals = [total(f"**{suite}: {len(part)} queries**", part) for suite, part in suites(lines).items()]
+    totals = [total(f"**{suite}: {counted(part)}**", part) for suite, part in suites(lines).items()]
     return [
         "| query | points | from the store | wrong | errors | shuffle stages: run again / finished "
         "| broadcasts: run again / finished | task time run again | why |",
         "|---|--:|--:|--:|--:|--:|--:|--:|---|",
         *(row(line) for line in [*listed, *totals]),
     ]
+
+
+def counted(lines: Sequence[Line]) -> str:
+    moved = sum(line.points > 0 for line in lines)
+    return f"{len(lines)} queries, {moved} of them moved"
 
 
 def row(line: Line) -> str:
@@ -146,7 +151,8 @@ def row(line: Line) -> str:
         f"{again.get('shuffle', 0)} / {stages.get('shuffle', 0)}",
         f"{again.get('broadcast', 0)} / {stages.get('broadcast', 0)}",
         share(line.recomputed_ms, line.run_ms),
-        "; ".join(f"{count} x {why}" for why, count in sorted(line.reasons.items())),
+        "; ".join(f"{count} x {why}" for why, count in sorted(line.reasons.items()))
+        or ("" if line.points else "never moved: it ended before AQE planned anew with a stage finished"),
     )
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
