@@ -190,7 +190,7 @@ private[godwit] abstract class Encoding {
     }
     val command = func.command.toArray
     refuseAccumulators(command)
-    val variables = environment ++ func.envVars.asScala.filterNot(v => Settings.secret(v._1))
+    val variables = environment ++ func.envVars.asScala.filterNot(v => Settings.rotates(v._1))
     q(bytes(command)) + q(func.pythonExec) + q(func.pythonVer) + unordered(variables) + q(shipped) +
       broadcasts.map(b => q(fileDigest(b.value.path))).mkString("[", "", "]")
   }

@@ -36,6 +36,11 @@ private[godwit] object Settings {
   /** It changes from hour to hour, and does not travel: see `godwit.extractor.sparkconf`. */
   def secret(key: String): Boolean = Secret.findFirstIn(key).isDefined
 
+  /** A variable by which a cloud hands out its keys: another one every hour. Other secrets may well be in the rows, as a salt is. */
+  def rotates(variable: String): Boolean = OfClouds.matches(variable)
+
+  private val OfClouds = "(AWS|AZURE|ARM|MSI|IDENTITY|GOOGLE|GCE|CLOUDSDK|ALIBABA_CLOUD|OCI)_.*".r
+
   def of(session: SparkSession): String = {
     val conf = session.sessionState.conf
     val own = conf.getAllConfs.collect { case (key, value) if relevant(key) => s"$key=${withoutGodwit(value)}" }
@@ -51,7 +56,7 @@ private[godwit] object Settings {
 
   /** What a Python function can read on executors that are this very process's children: elsewhere it is theirs. */
   def environment(sc: SparkContext): Map[String, String] =
-    if (sc.isLocal) System.getenv.asScala.toMap.filterNot { case (name, _) => OfOneProcess.matches(name) || secret(name) } else Map.empty
+    if (sc.isLocal) System.getenv.asScala.toMap.filterNot { case (name, _) => OfOneProcess.matches(name) || rotates(name) } else Map.empty
 
   /** Names of one login, process, pod or launcher. */
   private val OfOneProcess = ("(_|GODWIT_|SPARK_|PYSPARK_|KUBERNETES_|SSH_|XDG_|MAKE|TMUX).*|MFLAGS|SHLVL|PWD|OLDPWD|HOSTNAME|TERM|COLORTERM|COLUMNS|LINES|" +
@@ -62,7 +67,8 @@ private[godwit] object Settings {
 
   private def relevant(key: String): Boolean =
     if (key.startsWith("spark.sql.")) !Neutral.exists(key.startsWith)
-    else (!key.startsWith("spark.") || key.startsWith("spark.executorEnv.")) && !secret(key)
+    else if (key.startsWith("spark.executorEnv.")) !rotates(key.stripPrefix("spark.executorEnv."))
+    else !key.startsWith("spark.") && !secret(key)
 
   /** All that is not Hadoop's own default. Every planning asks for it, and where a setting is from takes long to tell. */
   private def changed(hadoop: Configuration): Seq[String] = {

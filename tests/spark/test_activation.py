@@ -360,11 +360,12 @@ print("rows:", [tuple(row) for row in rows.collect()])
 """
 
 
-def test_what_a_function_reads_from_its_environment_is_no_stranger_to_it(desk: Desk) -> None:
-    """On one machine the executors' environment is the driver's."""
-    desk.program.write_text(PYTHON_RATES)
-    assert desk.start(RATE="1", GODWIT_STOP_AFTER_STAGES="1").ended() == 75
-    other = desk.start(RATE="2")
+@pytest.mark.parametrize("name", ["RATE", "RATE_SECRET"])
+def test_what_a_function_reads_from_its_environment_is_no_stranger_to_it(desk: Desk, name: str) -> None:
+    """On one machine the executors' environment is the driver's. Secrets are in rows too: as salts."""
+    desk.program.write_text(PYTHON_RATES.replace("RATE", name))
+    assert desk.start(**{name: "1"}, GODWIT_STOP_AFTER_STAGES="1").ended() == 75
+    other = desk.start(**{name: "2"})
     assert other.ended() == 0
     assert f"rows: [(2, {2 * sum(range(1000))})]" in other.output
     assert "files, settings or environment are not those that made them" in other.output

@@ -311,7 +311,7 @@ PAIRS = {
     "conf that changes rows": Pair(SUMS, SUMS, ("spark.sql.caseSensitive", "true")),
     "conf of a file format's own": Pair(SUMS, SUMS, ("orc.force.positional.evolution", "true")),
     "environment of the executors": Pair(SUMS, SUMS, ("spark.executorEnv.RATE", "2")),
-    "environment with the word of a secret in it": Pair(SUMS, SUMS, ("spark.executorEnv.TOKENIZER", "2")),
+    "environment with a secret in it": Pair(SUMS, SUMS, ("spark.executorEnv.SALT_SECRET", "2")),
     "conf that nobody knows": Pair(SUMS, SUMS, ("spark.sql.of.the.future", "1")),
 }  # fmt: skip
 
