@@ -96,7 +96,9 @@ BUGS = {
     "settings of Hadoop are dropped": Bug(
         SETTINGS, " ++ changed(session.sparkContext.hadoopConfiguration)", ""
     ),
-    "settings of file formats are dropped": Bug(SETTINGS, '!key.startsWith("spark.") ||', ""),
+    "settings of file formats are dropped": Bug(
+        SETTINGS, 'else !key.startsWith("spark.") && !secret(key)', "else false"
+    ),
     "a partition's values are dropped": Bug(FINGERPRINT, "${row(d.values, values)}|", ""),
     "settings are dropped": Bug(
         FINGERPRINT, "types(s) + settings + rows(s.child)", "types(s) + rows(s.child)"
