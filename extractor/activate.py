@@ -139,7 +139,6 @@ class Activation:
             self._guest.retire()
 
     def _new_driver(self, gateway: Any) -> "Driver":
-
         from godwit.extractor import jvm, settings
         from godwit.extractor.driver import Driver
 

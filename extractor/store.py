@@ -239,7 +239,8 @@ def _write(path: Path, value: bytes, *, mode: int = 0o666, only_if_new: bool = F
             raise _Unsure(*error.args) from error
         return True
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # what stays behind means nothing, and must not hide how it ended
+            temporary.unlink(missing_ok=True)
 
 
 class _Unsure(Exception):  # noqa: N818

@@ -258,6 +258,18 @@ def test_a_write_that_fails_half_way_is_told_apart(
         store.put("a", b"new")
 
 
+def test_a_write_that_has_happened_is_one_although_something_stays_behind(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", broken)
+        store.put("a", b"new")
+    assert store.get("a") == b"new"
+
+
 def test_a_write_that_the_system_refuses_has_not_happened(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
