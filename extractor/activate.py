@@ -74,7 +74,7 @@ class Activation:
                 return
             with errors_in_one_line():
                 guest = self._guest = self._guest or self._new_driver(context._gateway)
-                call.arguments["conf"] = completed(call.arguments["conf"], guest, context._jvm)
+                call.arguments["conf"] = completed(call.arguments, guest, context._jvm)
             real(*call.args, **call.kwargs)
             with errors_in_one_line():
                 guest.attach(context)
@@ -183,14 +183,20 @@ def forget_task() -> None:
         os.environ.pop(name, None)
 
 
-def completed(given: "SparkConf | None", guest: Guest, jvm: Any) -> "SparkConf":
+def completed(arguments: Mapping[str, Any], guest: Guest, jvm: Any) -> "SparkConf":
     """A copy: the program may go on to use its own, which stays as it was."""
     from pyspark import SparkConf
 
+    given: SparkConf | None = arguments["conf"]
     if given is not None and given._jconf is not None:
         conf = SparkConf(_jconf=given._jconf.clone())
     else:
         conf = SparkConf(_jvm=jvm).setAll(given.getAll() if given is not None else [])
+    # pyspark itself would put these into the conf, but later.
+    if arguments["master"]:
+        conf.setMaster(arguments["master"])
+    for name, value in (arguments["environment"] or {}).items():
+        conf.setExecutorEnv(name, value)
     return conf.setAll(list(guest.additions(dict(conf.getAll())).items()))
 
 

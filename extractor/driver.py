@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from types import FrameType
 
-from godwit.extractor import ending, sigterm, sparkconf
+from godwit.extractor import ending, sigterm, sparkconf, workercode
 from godwit.extractor.agent import Agent
 from godwit.extractor.control import ControlServer
 from godwit.extractor.errors import GodwitError, MoveFailed, OtherVersion, UsageError
@@ -55,6 +56,7 @@ class Driver:
         self._spark_conf: Mapping[str, str] = {}
         self._agent: Agent | None = None
         self._described: Program | None = None
+        self._code_sha256: str | None = None
         self._describing = threading.Lock()
         self._seen: set[str] = set()  # modules that are in it
         self._main: FrameType | None = None
@@ -63,7 +65,7 @@ class Driver:
     @cached_property
     def tenure(self) -> Tenure:
         """Asked for, the job becomes this driver's, and nobody else's until its process ends."""
-        return begin(self._settings, self._argv)
+        return begin(self._settings, self._argv, self._code_sha256)
 
     @cached_property
     def _loaded(self) -> dict[str, Fragment]:
@@ -72,9 +74,11 @@ class Driver:
 
     def additions(self, given: Mapping[str, str]) -> Mapping[str, str]:
         """What the context needs beside the program's conf."""
+        self._look_at_code(given)
         return self.shape(given, self.tenure.sql_conf)
 
     def shape(self, given: Mapping[str, str], carried: Mapping[str, str]) -> Mapping[str, str]:
+        self._look_at_code(given)
         self._spark_conf = sparkconf.portable(given)
         if sparkconf.is_connect_server(given):
             say("queries of Spark Connect sessions cannot be resumed: a move runs the program again")
@@ -185,13 +189,19 @@ class Driver:
             )
         )
 
+    def _look_at_code(self, given: Mapping[str, str]) -> None:
+        if self._code_sha256 is None:
+            program = Path(os.path.abspath(self._argv[0]))
+            places = workercode.places(program, self._jvm.surroundings(), given)
+            self._code_sha256 = workercode.sha256(program, places)
+
     def _program(self) -> Program:
         """What was looked at once is not looked at again: the code that runs is the code that was there when
         it was loaded, whatever was deployed since. And a move has no time to look at everything."""
         with self._describing:
             fresh = {name: module for name, module in list(sys.modules.items()) if name not in self._seen}
             if self._described is None:
-                self._described = describe(self._argv, fresh)
+                self._described = describe(self._argv, fresh, self._code_sha256)
             else:
                 self._described = with_modules(self._described, fresh)
             self._seen.update(fresh)

@@ -6,6 +6,7 @@ exception. And of that exception the code: every SystemExit notes the one it was
 it was raised.
 """
 
+import _thread
 import builtins
 import sys
 import threading
@@ -46,6 +47,8 @@ def listen() -> None:
     exit.__doc__ = sys.exit.__doc__
     builtins.SystemExit = SystemExit  # type: ignore[misc]
     sys.exit = exit
+    # Python's own raises the real one, which an `except SystemExit` would no longer catch.
+    _thread.exit = _thread.exit_thread = lambda: exit()
     threading.excepthook = excepthook
 
 

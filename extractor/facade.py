@@ -11,6 +11,7 @@ from typing import Protocol
 
 from godwit.extractor.errors import GodwitError, MoveFailed
 from godwit.extractor.manifest import Fragment
+from godwit.extractor.workercode import Surroundings
 from godwit.planrewrite.stagegraph import Kind
 
 
@@ -64,6 +65,9 @@ class Report:
 
 
 class Jvm(Protocol):
+    def surroundings(self) -> Surroundings:
+        """Known before there is a context."""
+
     def end(self) -> None:
         """The JVM ends by itself, soon."""
 

@@ -30,6 +30,7 @@ from godwit.extractor.facade import (
     parse_report,
 )
 from godwit.extractor.manifest import Fragment
+from godwit.extractor.workercode import Surroundings
 
 JARS = Path(__file__).parent / "jars"
 
@@ -39,8 +40,13 @@ class SparkJvm:
 
     def __init__(self, gateway: Any) -> None:
         self._agent = gateway.jvm.org.apache.spark.sql.godwit.Agent
+        self._system = gateway.jvm.java.lang.System
         self._child = gateway.proc  # None under spark-submit, where the JVM is the parent
         self._parent = os.getppid()
+
+    def surroundings(self) -> Surroundings:
+        python_path = self._system.getenv("PYTHONPATH")
+        return Surroundings(self._system.getProperty("user.dir"), python_path or "")
 
     def start(self, context: Any, stop_after_stages: int | None, grace_ms: int) -> None:
         options = {"stop_after_stages": stop_after_stages, "grace_ms": grace_ms}

@@ -6,30 +6,20 @@ its file, its arguments, the user's modules that it has loaded, the versions of 
 program is an error, as somebody mixed up two jobs; another version of a helper module only means that the
 state is refused and recomputed, and said.
 
-When a job resumes, its program has not imported anything yet: the recorded modules are looked up on disk. A
-module that only a function on the executors imports is never loaded here at all, so the code that lies where
-such modules are found is looked at as a whole.
+When a job resumes, its program has not imported anything yet: the recorded modules are looked up on disk.
 """
 
 import hashlib
-import importlib.metadata
 import os
 import platform
-import site
-import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from godwit.extractor.errors import GodwitError, OtherProgram, OtherVersion
-
-OURS = ("godwit", "pyspark", "py4j")
-"""Not the user's, wherever they are installed: their versions speak for them."""
-
-CODE_FILES_LIMIT = 20_000
-"""A program that lies at the root of a disk: nobody waits for that, and its state is not used."""
+from godwit.extractor.installed import OURS, distributions, is_installed
+from godwit.extractor.workercode import TOO_MUCH
 
 
 @dataclass(frozen=True)
@@ -48,7 +38,7 @@ class Program:
     python_version: str
     pyspark_version: str
     distributions_sha256: str
-    code_sha256: str | None  # of what lies beside the program and on PYTHONPATH; None: too much to look at
+    code_sha256: str | None  # of all that workers may import, see `workercode`; None: nobody can tell
 
     @property
     def unknowable(self) -> str | None:
@@ -56,10 +46,7 @@ class Program:
         if self.sha256 is None:
             return "the program is not in a file, so nobody can tell whether it is the same"
         if self.code_sha256 is None:
-            return (
-                f"what lies beside the program or on PYTHONPATH cannot be read, or is more than "
-                f"{CODE_FILES_LIMIT:,} files"
-            )
+            return TOO_MUCH
         return None
 
 
@@ -71,7 +58,7 @@ class Difference:
     error: type[GodwitError] | None
 
 
-def describe(argv: Sequence[str], modules: Mapping[str, ModuleType]) -> Program:
+def describe(argv: Sequence[str], modules: Mapping[str, ModuleType], code_sha256: str | None) -> Program:
     """The program of this process, from `sys.argv` and `sys.modules`; pyspark must be among them."""
     program = Path(os.path.abspath(argv[0]))
     return Program(
@@ -81,8 +68,8 @@ def describe(argv: Sequence[str], modules: Mapping[str, ModuleType]) -> Program:
         modules=tuple(_user_modules(program, modules)),
         python_version=platform.python_version(),
         pyspark_version=modules["pyspark"].__version__,
-        distributions_sha256=_distributions().sha256,
-        code_sha256=_code_sha256(program, [program.parent, *_python_path()]),
+        distributions_sha256=distributions().sha256,
+        code_sha256=code_sha256,
     )
 
 
@@ -92,10 +79,14 @@ def with_modules(program: Program, modules: Mapping[str, ModuleType]) -> Program
 
 
 def describe_again(
-    stored: Program, argv: Sequence[str], modules: Mapping[str, ModuleType], search_path: Sequence[str]
+    stored: Program,
+    argv: Sequence[str],
+    modules: Mapping[str, ModuleType],
+    code_sha256: str | None,
+    search_path: Sequence[str],
 ) -> Program:
     """Like `describe`, but with the modules that made the state, as they are now, imported or not yet."""
-    now = describe(argv, modules)
+    now = describe(argv, modules, code_sha256)
     folder = Path(now.path).parent
     return replace(
         now,
@@ -130,7 +121,8 @@ def _differences(stored: Program, now: Program) -> Iterator[Difference]:
     yield from changed
     if not changed and (stored.code_sha256 is None or stored.code_sha256 != now.code_sha256):
         yield Difference(
-            "the code beside the program or on PYTHONPATH has changed, or is too much to tell", None
+            "the code beside the program, in the current folder or on PYTHONPATH has changed, or is unknown",
+            None,
         )
 
 
@@ -150,7 +142,7 @@ def _quoted(program: Program) -> str:
 def _user_modules(program: Path, modules: Mapping[str, ModuleType]) -> Iterator[Module]:
     for name, module in sorted(modules.items()):
         path = _file_of(module)
-        if path is not None and path != program and name.split(".")[0] not in OURS and not _installed(path):
+        if path is not None and path != program and name.split(".")[0] not in OURS and not is_installed(path):
             relative = path.is_relative_to(program.parent)
             shown = path.relative_to(program.parent) if relative else path
             yield Module(name, str(shown), _sha256(path))
@@ -164,31 +156,6 @@ def _file_of(module: ModuleType) -> Path | None:
         return None
     path = Path(os.path.abspath(name))
     return next((each for each in (path, *path.parents) if each.is_file()), None)
-
-
-def _installed(path: Path) -> bool:
-    """By an installer, or with Python. What somebody has copied beside that is the user's."""
-    text = str(path)
-    for folder in _package_folders():
-        if text.startswith(folder):
-            return text.removeprefix(folder).partition(os.sep)[0] in _distributions().names
-    return text.startswith(_python_folders())
-
-
-@cache
-def _package_folders() -> tuple[str, ...]:
-    """With a separator at the end. Python takes long to name them, and every module asks for them."""
-    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
-    return _as_prefixes(folders | {*site.getsitepackages(), site.getusersitepackages()})
-
-
-@cache
-def _python_folders() -> tuple[str, ...]:
-    return _as_prefixes({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
-
-
-def _as_prefixes(folders: Iterable[str]) -> tuple[str, ...]:
-    return tuple(os.path.join(folder, "") for folder in folders)
 
 
 def _find(
@@ -216,51 +183,3 @@ def _sha256(path: Path) -> str | None:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return None
-
-
-@dataclass(frozen=True)
-class Distributions:
-    """What was installed, by the installers' own records: they list each file with its digest."""
-
-    sha256: str
-    names: frozenset[str]  # of what they have put into their folders
-
-
-@cache
-def _distributions() -> Distributions:
-    digests: list[str] = []
-    names: set[str] = set()
-    for each in importlib.metadata.distributions():
-        record = each.read_text("RECORD") or ""
-        digests.append(f"{each.name}=={each.version} {hashlib.sha256(record.encode()).hexdigest()}")
-        names.update(line.partition(",")[0].partition("/")[0] for line in record.splitlines())
-    return Distributions(hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest(), frozenset(names))
-
-
-def _python_path() -> Iterator[Path]:
-    for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-        if entry and not _installed(path := Path(os.path.abspath(entry))) and "pyspark" not in path.parts:
-            yield path
-
-
-def _code_sha256(program: Path, folders: Sequence[Path]) -> str | None:
-    """Of all Python files beneath the folders but the program, by their place there: folders may be moved."""
-    digest = hashlib.sha256()
-    seen = 0
-    for folder in folders:
-        for root, below, files in os.walk(folder):
-            below[:] = sorted(each for each in below if not _aside(Path(root, each)))
-            seen += len(files) + len(below)
-            if seen > CODE_FILES_LIMIT:
-                return None
-            for name in sorted(each for each in files if each.endswith((".py", ".zip", ".egg"))):
-                if (path := Path(root, name)) != program:
-                    if (sha256 := _sha256(path)) is None:
-                        return None
-                    digest.update(f"{path.relative_to(folder)}\n{sha256}\n".encode())
-    return digest.hexdigest()
-
-
-def _aside(folder: Path) -> bool:
-    """Hidden, compiled, or a virtual environment: none of it is the program's own code."""
-    return folder.name.startswith((".", "__pycache__")) or (folder / "pyvenv.cfg").exists()

@@ -11,11 +11,16 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
+from godwit.extractor.process import say
+
 
 def pass_on(living_jvm: Callable[[], int | None]) -> None:
     """`living_jvm` gives the process to tell; None if it is gone."""
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        say("the program handles SIGTERM itself: in this process it does not move the job")
+        return
+    if threading.current_thread() is not threading.main_thread():
+        say("the SparkContext has a thread of its own: a SIGTERM to this process does not move the job")
         return
     driver = os.getpid()
 

@@ -43,25 +43,27 @@ class Tenure:
         return f"resuming {self.job.name} from epoch {self.left.epoch}: {count} fragments, {size_mb:.1f} MB"
 
 
-def begin(settings: Settings, argv: Sequence[str]) -> Tenure:
+def begin(settings: Settings, argv: Sequence[str], code_sha256: str | None) -> Tenure:
     """Takes the job's lock, which ends with this process."""
     job = JobFolder(open_store(settings.store_uri, create=True), settings.job)
     lease = job.acquire()
     left = job.committed()
     lease.prune()
-    return Tenure(job, lease, left, usable(left, job.bad(), argv) if left else ())
+    return Tenure(job, lease, left, usable(left, job.bad(), argv, code_sha256) if left else ())
 
 
-def usable(left: Manifest, bad: frozenset[str], argv: Sequence[str]) -> tuple[Fragment, ...]:
-    changed = check_program(left.program, argv)
+def usable(
+    left: Manifest, bad: frozenset[str], argv: Sequence[str], code_sha256: str | None
+) -> tuple[Fragment, ...]:
+    changed = check_program(left.program, argv, code_sha256)
     for difference in changed:
         say(f"what is stored cannot be used: {difference.sentence}")
     return () if changed else tuple(each for each in left.fragments if each.fingerprint not in bad)
 
 
-def check_program(stored: Program, argv: Sequence[str]) -> tuple[Difference, ...]:
+def check_program(stored: Program, argv: Sequence[str], code_sha256: str | None) -> tuple[Difference, ...]:
     """What has changed since; raises if this is not the program at all."""
-    found = differences(stored, describe_again(stored, argv, sys.modules, sys.path))
+    found = differences(stored, describe_again(stored, argv, sys.modules, code_sha256, sys.path))
     for difference in found:
         if difference.error is not None:
             raise difference.error(difference.sentence)

@@ -3,7 +3,7 @@ package org.apache.spark.sql.godwit
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.Paths
 import java.security.MessageDigest
-import java.util.Base64
+import java.util.{Base64, Locale}
 
 import scala.jdk.CollectionConverters._
 
@@ -82,7 +82,9 @@ private[godwit] abstract class Encoding {
     case v: VariantVal => "V" + q(bytes(v.getValue)) + q(bytes(v.getMetadata))
     case o: Option[_] => "?" + o.map(value).fold("")(q)
     case s: scala.collection.Set[_] => unordered(s)
-    case m: scala.collection.Map[_, _] => "M" + unordered(m)
+    case m: scala.collection.Map[_, _] =>
+      m.keys.collectFirst { case k: String if pointsToFile(k) => throw new Refused(s"the option $k, which points to a file that nobody compares") }
+      "M" + unordered(m)
     case s: scala.collection.Seq[_] => all(s)
     case a: Array[_] => all(a)
     case (a, b) => "(" + q(value(a)) + q(value(b)) + ")"
@@ -92,6 +94,9 @@ private[godwit] abstract class Encoding {
     case p: scala.Product if known(p) => q(p.getClass.getName) + all(p.productIterator.toSeq)
     case other => throw new Refused(s"a value of ${other.getClass.getName}")
   }
+
+  /** Of a reader of files, or of a function that parses. */
+  private def pointsToFile(option: String): Boolean = Set("rowvalidationxsdpath", "avroschemaurl")(option.toLowerCase(Locale.ROOT))
 
   private def known(p: scala.Product): Boolean = {
     val name = p.getClass.getName

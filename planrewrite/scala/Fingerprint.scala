@@ -264,7 +264,7 @@ class Fingerprint(session: SparkSession) extends Encoding {
     val conditions = within(columns.map(a => a.exprId -> s"column ${a.name}").toMap) {
       all(f.output) + unordered(static) + unordered(dynamic) + unordered(f.dataFilters)
     }
-    "FILES" + q(format) + sha(read.map(q).mkString) + unordered(relation.options) +
+    "FILES" + q(format) + sha(read.map(q).mkString) + q(value(relation.options)) +
       q(value(f.requiredSchema)) + q(value(relation.partitionSchema)) + q(value(relation.dataSchema)) + q(conditions) +
       s"${f.optionalBucketSet.map(_.iterator.toSeq)},${f.optionalNumCoalescedBuckets},${f.disableBucketedScan}"
   }

@@ -12,6 +12,7 @@ from pathlib import Path
 from godwit.extractor.errors import MoveFailed
 from godwit.extractor.facade import Extraction, JvmGone, Notice, NotWritten, Report, Written
 from godwit.extractor.manifest import Fragment
+from godwit.extractor.workercode import Surroundings
 from godwit.planrewrite.stagegraph import Pipeline, StageGraph, State
 
 
@@ -33,6 +34,9 @@ class Machine:
         self.waited_ms = 0
         self.on_wait: Callable[[], None] = lambda: None
         self.on_extract: Callable[[], None] = lambda: None
+
+    def surroundings(self) -> Surroundings:
+        return Surroundings("", "")
 
     def start(self, context: object, stop_after_stages: int | None, grace_ms: int) -> None:
         self.started_with = (stop_after_stages, grace_ms)

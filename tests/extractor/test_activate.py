@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from godwit.extractor import settings, sparkconf, standby
+from godwit.extractor import settings, sparkconf, standby, workercode
 from godwit.extractor.activate import EFFECTS, Activation, is_no_program
 from godwit.extractor.control import ControlClient
 from godwit.extractor.driver import Driver
@@ -31,6 +31,7 @@ from godwit.extractor.jvm import find_jar
 from godwit.extractor.process import narrate
 from godwit.extractor.program import Program, describe
 from godwit.extractor.tenure import begin
+from godwit.extractor.workercode import Surroundings
 from tests.extractor.machine import Machine
 from tests.extractor.samples import RUNNING, fragment, manifest, new_job
 from tests.planrewrite.graphs import graph_of
@@ -331,6 +332,20 @@ def test_the_programs_own_handler_stays() -> None:
         """
     )
     assert (done.stdout, done.returncode) == ("mine\n", 0)
+    assert "the program handles SIGTERM itself" in done.stderr
+
+
+def test_a_context_of_another_thread_cannot_listen_to_python_and_that_is_told() -> None:
+    done = run(
+        """
+        import threading
+        from godwit.extractor import sigterm
+        thread = threading.Thread(target=sigterm.pass_on, args=(lambda: 1,))
+        thread.start()
+        thread.join()
+        """
+    )
+    assert "a SIGTERM to this process does not move the job" in done.stderr
 
 
 # Leaving
@@ -389,7 +404,8 @@ def program(tmp_path: Path) -> Path:
 
 
 def described(program: Path, *args: str) -> Program:
-    return describe([str(program), *args], {"pyspark": sys.modules["pyspark"]})
+    code = workercode.sha256(program, workercode.places(program, Surroundings("", ""), {}))
+    return describe([str(program), *args], {"pyspark": sys.modules["pyspark"]}, code)
 
 
 def task(job: JobFolder, **facts: Any) -> settings.Settings:
@@ -404,7 +420,7 @@ def commit(job: JobFolder, program: Program, **facts: Any) -> None:
 
 
 def test_the_first_driver_starts_with_nothing(tmp_path: Path, program: Path) -> None:
-    tenure = begin(task(new_job(tmp_path)), [str(program)])
+    tenure = begin(task(new_job(tmp_path)), [str(program)], None)
     assert (tenure.fragments, tenure.moves, tenure.sql_conf) == ((), 0, {})
     assert tenure.greeting == "etl starts (epoch 1)"
 
@@ -416,7 +432,7 @@ def test_the_next_driver_starts_with_what_the_first_left(tmp_path: Path, program
     lease = job.acquire()
     lease.mark_bad("bb", "block 3 is missing")
     lease.release()
-    tenure = begin(task(job), [str(program)])
+    tenure = begin(task(job), [str(program)], described(program).code_sha256)
     assert (tenure.fragments, tenure.moves, tenure.sql_conf) == ((kept,), 3, {"spark.sql.pinned": "2"})
     assert tenure.greeting == "resuming etl from epoch 1: 1 fragments, 12.4 MB"
 
@@ -425,7 +441,7 @@ def test_a_job_that_is_alive_has_no_second_driver(tmp_path: Path, program: Path)
     job = new_job(tmp_path)
     job.acquire()
     with pytest.raises(JobAlive):
-        begin(task(job), [str(program)])
+        begin(task(job), [str(program)], described(program).code_sha256)
 
 
 def test_another_program_is_an_error(tmp_path: Path, program: Path) -> None:
@@ -433,7 +449,7 @@ def test_another_program_is_an_error(tmp_path: Path, program: Path) -> None:
     commit(job, described(program))
     program.write_text("print('another')\n")
     with pytest.raises(OtherProgram):
-        begin(task(job), [str(program)])
+        begin(task(job), [str(program)], described(program).code_sha256)
 
 
 def test_a_changed_module_gives_the_state_up_and_says_so(
@@ -443,14 +459,14 @@ def test_a_changed_module_gives_the_state_up_and_says_so(
     helpers = replace(RUNNING.program.modules[0], path="helpers.py", sha256="bb")
     (tmp_path / "helpers.py").write_text("changed = True\n")
     commit(job, replace(described(program), modules=(helpers,)))
-    assert begin(task(job), [str(program)]).fragments == ()
+    assert begin(task(job), [str(program)], described(program).code_sha256).fragments == ()
     assert "helpers" in capsys.readouterr().err
 
 
 def test_what_failed_moves_left_behind_is_tidied_up(tmp_path: Path, program: Path) -> None:
     job = new_job(tmp_path)
     job.store.put(job.key("blocks/1-deadbeef/0/f0/rows"), b"x")
-    begin(task(job), [str(program)])
+    begin(task(job), [str(program)], described(program).code_sha256)
     assert job.store.list(job.key("blocks")) == []
 
 
@@ -474,6 +490,7 @@ class Drivers:
             self.left.append,
             lambda main: self.end_well,
         )
+        driver.shape({}, {})  # as before every context
         self.made.append((driver, machine))
         return driver
 
@@ -650,7 +667,7 @@ def test_a_program_that_is_deployed_anew_while_it_runs_does_not_get_the_state_of
     assert machine.ended, "a fork of the program would keep the JVM alive"
     driver.tenure.lease.release()
     with pytest.raises(OtherProgram):
-        begin(task(job), [str(program)])
+        begin(task(job), [str(program)], described(program).code_sha256)
 
 
 def test_a_program_that_ends_leaves_no_state(

@@ -38,6 +38,7 @@ GOOD = [
     "swallowed(nested, 3); sys.exit(0)",
     "try: sys.exit(0)\nexcept SystemExit as error: sys.exit(error)",
     "threading.Thread(target=nested, args=(3,)).start()",
+    "import _thread; assert swallowed(_thread.exit) is None",
 ]
 BAD = {
     "raise ValueError": 1,

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from godwit.extractor import program as programs
 from godwit.extractor.errors import GodwitError, OtherProgram, OtherVersion
-from godwit.extractor.program import Module, Program, _distributions, describe, describe_again, differences
+from godwit.extractor.installed import distributions
+from godwit.extractor.program import Module, Program, describe_again, differences
 from tests.extractor.samples import PROGRAM
 
 
@@ -18,6 +20,13 @@ def module(name: str, file: Path | None = None, **facts: Any) -> ModuleType:
     made = ModuleType(name)
     vars(made).update({"__file__": str(file) if file else None, **facts})
     return made
+
+
+CODE = "c0de"
+
+
+def describe(argv: list[str], modules: dict[str, ModuleType]) -> Program:
+    return programs.describe(argv, modules, CODE)
 
 
 PYSPARK = module("pyspark", __version__="4.3.0")
@@ -45,7 +54,7 @@ def loaded(etl: Path) -> dict[str, ModuleType]:
 
 def resumed(stored: Program, etl: Path, *args: str, search_path: tuple[str, ...] = ()) -> Program:
     """The program as it is seen at the start of the next driver, before it has imported anything."""
-    return describe_again(stored, [str(etl), *args], {"pyspark": PYSPARK}, search_path)
+    return describe_again(stored, [str(etl), *args], {"pyspark": PYSPARK}, CODE, search_path)
 
 
 def sentences(stored: Program, now: Program) -> list[str]:
@@ -192,22 +201,6 @@ def test_a_module_that_imports_itself_when_it_is_asked_is_not_asked(etl: Path) -
     assert {each.name for each in described.modules} == {"lib.clean", "rates"}
 
 
-def test_code_that_cannot_be_read_is_code_that_nobody_can_tell(
-    etl: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read(path: Path) -> bytes:
-        if path.name == "clean.py":
-            raise PermissionError(13, "Permission denied")
-        return real(path)
-
-    real = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", read)
-    described = describe([str(etl)], loaded(etl))
-    assert described.code_sha256 is None
-    assert [each.sha256 for each in described.modules if each.name == "lib.clean"] == [None]
-    assert sentences(described, described)
-
-
 def test_a_program_that_can_be_told_again_is_knowable(etl: Path) -> None:
     known = describe([str(etl)], loaded(etl))
     assert known.unknowable is None
@@ -228,7 +221,7 @@ def test_a_module_that_is_imported_already_is_taken_from_where_it_came_from(etl:
     program = describe([str(etl)], loaded(etl))
     other = etl.parent.parent / "other.py"
     other.write_text("RATE = 2")
-    now = describe_again(program, [str(etl)], {"pyspark": PYSPARK, "rates": module("rates", other)}, [])
+    now = describe_again(program, [str(etl)], {"pyspark": PYSPARK, "rates": module("rates", other)}, CODE, [])
     assert [each.name for each in now.modules] == ["lib.clean", "rates"]
     assert len(differences(program, now)) == 1
 
@@ -246,38 +239,17 @@ def test_an_archive_whose_folder_has_gone_is_found_on_the_path_of_python(etl: Pa
     assert len(differences(program, resumed(program, etl))) == 1
 
 
-def test_a_module_that_only_executors_import_is_part_of_the_program(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("print(1)")
-    (tmp_path / "lazy.py").write_text("RATE = 1")
-    before = describe([str(tmp_path / "program.py")], {"pyspark": PYSPARK})
-    (tmp_path / "lazy.py").write_text("RATE = 2")
-    after = describe([str(tmp_path / "program.py")], {"pyspark": PYSPARK})
-    assert [each.error for each in differences(before, after)] == [None]
-
-
-def test_what_somebody_copied_beside_installed_packages_is_the_users(
-    etl: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packages = etl.parent / "site-packages"
-    (packages / "copied").mkdir(parents=True)
-    (packages / "copied" / "__init__.py").write_text("rate = 1")
-    monkeypatch.setattr("godwit.extractor.program._package_folders", lambda: (f"{packages}/",))
-    copied = module("copied", packages / "copied" / "__init__.py")
-    found = describe([str(etl)], {"pyspark": PYSPARK, "copied": copied})
-    assert [each.name for each in found.modules] == ["copied"]
-
-
 def test_the_same_version_installed_again_from_other_code_is_another_distribution(
     etl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tmp_path / "path" / "rates-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rates\nVersion: 1.0\n")
-    monkeypatch.syspath_prepend(str(info.parent))
+    monkeypatch.setenv("PYTHONPATH", str(info.parent))
     found = set()
     for digest in ("sha256=aaaa", "sha256=bbbb"):
         (info / "RECORD").write_text(f"rates.py,{digest},10\n")
-        _distributions.cache_clear()
+        distributions.cache_clear()
         found.add(describe([str(etl)], {"pyspark": PYSPARK}).distributions_sha256)
-    _distributions.cache_clear()
+    distributions.cache_clear()
     assert len(found) == 2

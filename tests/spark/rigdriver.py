@@ -232,7 +232,7 @@ def manifest(
 
 @cache
 def this_program() -> Program:
-    return describe(sys.argv, sys.modules)
+    return describe(sys.argv, sys.modules, code_sha256=None)
 
 
 def reply_to(driver: Driver, request: Request) -> Reply:

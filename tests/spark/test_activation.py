@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -369,3 +370,38 @@ def test_what_a_function_reads_from_its_environment_is_no_stranger_to_it(desk: D
     assert other.ended() == 0
     assert f"rows: [(2, {2 * sum(range(1000))})]" in other.output
     assert "files, settings or environment are not those that made them" in other.output
+
+
+LAZY_RATES = """
+from pyspark.sql import SparkSession, functions as F
+
+def rate(value):
+    import lazy
+    return value * lazy.RATE
+
+spark = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
+rate = F.udf(rate, "long")
+numbers = spark.range(1000).select((F.col("id") % 5).alias("k"), rate("id").alias("v"))
+sums = numbers.groupBy("k").agg(F.sum("v").alias("before"))
+rows = sums.select("k", "before", rate(F.lit(1)).alias("rate")).groupBy("rate").agg(F.sum("before"))
+print("rows:", [tuple(row) for row in rows.collect()])
+"""
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_code_that_only_workers_import_from_an_archive_is_part_of_the_program(
+    desk: Desk, changed: bool
+) -> None:
+    def deploy(rate: int) -> str:
+        with zipfile.ZipFile(desk.folder.parent / "lazy.zip", "w") as archive:
+            archive.writestr("lazy.py", f"RATE = {rate}")
+        return str(desk.folder.parent / "lazy.zip")
+
+    desk.program.write_text(LAZY_RATES)
+    assert desk.start(PYTHONPATH=deploy(1), GODWIT_STOP_AFTER_STAGES="1").ended() == 75
+    rate = 2 if changed else 1
+    other = desk.start(PYTHONPATH=deploy(rate) if changed else str(desk.folder.parent / "lazy.zip"))
+    assert other.ended() == 0
+    assert f"rows: [({rate}, {rate * sum(range(1000))})]" in other.output
+    assert ("the code beside the program" in other.output) == changed
+    assert ("1 were used" in other.output) == (not changed)

@@ -61,6 +61,9 @@ def held(value):
 if kind == "no version":
     spark.dataSource.register(Numbers)
     numbers = spark.read.format("Numbers").load()
+elif kind == "validated":
+    rows = spark.read.schema("k long, v long").option("rowTag", "n")
+    numbers = rows.option("rowValidationXSDPath", here + "/n.xsd").xml(here + "/numbers.xml")
 else:
     numbers = spark.read.schema("k long, v long").parquet(here + "/numbers")
 sums = numbers.groupBy("k").agg(F.sum("v").alias("v")).withColumn("v", F.udf(held, "long")("v"))
@@ -69,6 +72,13 @@ print("rows:", [tuple(row) for row in groups.collect()], flush=True)
 """
 
 EXPECTED = [(m, sum(i for i in range(1000) if i % 10 % 2 == m)) for m in range(2)]
+
+XML = "<all>" + "".join(f"<n><k>{i % 10}</k><v>{i}</v></n>" for i in range(1000)) + "</all>"
+
+XSD = """<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">
+<xs:element name="n"><xs:complexType><xs:sequence>
+<xs:element name="k" type="xs:long"/><xs:element name="v" type="xs:long"/>
+</xs:sequence></xs:complexType></xs:element></xs:schema>"""
 
 OTHER_SHUFFLE_MANAGER = """
 package org.apache.spark.elsewhere
@@ -99,6 +109,8 @@ class Desk:
         self.folder = folder
         (folder / "prog.py").write_text(PROGRAM)
         write(folder / "numbers", files=2, k=[i % 10 for i in range(1000)], v=range(1000))
+        (folder / "numbers.xml").write_text(XML)
+        (folder / "n.xsd").write_text(XSD)
         self.store = f"file://{folder}/store"
         self.jars: tuple[Path, ...] = ()
 
@@ -157,6 +169,7 @@ def reasons(manifest: Manifest) -> str:
     [
         ("not adaptive", "not adaptive (spark.sql.adaptive.enabled)"),
         ("no version", "which has no version"),
+        ("validated", "the option rowvalidationxsdpath, which points to a file that nobody compares"),
         ("connect", "Spark Connect sessions are not resumable"),
     ],
 )
