@@ -157,7 +157,7 @@ def hook() -> None:
     after_import(CONTEXT_MODULE, _activation.wrap_context)
     after_import(CONNECT_MODULE, _activation.wrap_connect)
     after_import(RDD_MODULE, _activation.wrap_rdd)
-    if os.environ.get("GODWIT_STANDBY", "0") != "0":
+    if os.environ.get("GODWIT_STANDBY", "0") not in ("", "0"):
         # Python prints what is raised in a .pth file and goes on: the program would run beside the job.
         with errors_in_one_line(), last_resort("cannot stand by"):
             _activation.stand_by()

@@ -22,6 +22,7 @@ from godwit.extractor.errors import (
     ManifestCorrupt,
     MoveFailed,
     MoveRefused,
+    StoreUnreadable,
     StoreUnsure,
     failure,
 )
@@ -114,9 +115,15 @@ class Agent:
             thread.join()
 
     def _obey(self, order: Order) -> None:
-        """A move that is under way learns of the new deadline. Should it come to nothing, it is our turn."""
-        while isinstance(self._attempt(order), MoveUnderWay | QueryEnded):
+        """A move that is under way learns of the new deadline. Should it come to nothing, it is our turn. And
+        where the machine goes away, what failed is tried again while there is time."""
+        while self._is_to_be_tried_again(order, self._attempt(order)):
             self._sleep(DRAIN_LOOK_MS / 1000)
+
+    def _is_to_be_tried_again(self, order: Order, error: GodwitError | None) -> bool:
+        if order.must_leave and isinstance(error, MoveFailed | StoreUnreadable):
+            return self._clock() + decide.RESERVE_SECONDS < order.deadline_at
+        return isinstance(error, MoveUnderWay | QueryEnded)
 
     def _attempt(self, order: Order) -> GodwitError | None:
         try:

@@ -83,12 +83,17 @@ class ControlServer:
         threading.Thread(target=server.serve_forever, name="godwit-control", daemon=True).start()
 
 
-class _IPv6Server(ThreadingHTTPServer):
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has hung up: the program's stderr is the program's."""
+
+
+class _IPv6Server(_Server):
     address_family = socket.AF_INET6
 
 
-def _server_of(host: str) -> type[ThreadingHTTPServer]:
-    return _IPv6Server if ":" in host else ThreadingHTTPServer
+def _server_of(host: str) -> type[_Server]:
+    return _IPv6Server if ":" in host else _Server
 
 
 class _Handler(BaseHTTPRequestHandler):

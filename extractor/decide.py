@@ -25,7 +25,7 @@ COMMIT_SECONDS = 0.5
 def refusal(graph: StageGraph) -> str | None:
     """Why the program may not be moved: a write that is done, or half done, would be done again elsewhere."""
     if graph.side_effects:
-        more = f" and {len(graph.side_effects) - 1} more" if len(graph.side_effects) > 1 else ""
+        more = " and more" if len(graph.side_effects) > 1 else ""
         return f"the program has already written: {graph.side_effects[0]}{more}"
     for query in graph.queries:
         if query.write and query.result_running:

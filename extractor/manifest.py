@@ -23,7 +23,7 @@ from godwit.planrewrite.select import StateSelection
 from godwit.planrewrite.stagegraph import Kind
 
 MAGIC = b"GODWIT1\n"
-FORMAT = 4
+FORMAT = 5
 HEADER_BYTES = len(MAGIC) + hashlib.sha256().digest_size
 
 STORABLE = (Kind.SHUFFLE, Kind.BROADCAST, Kind.CACHE)

@@ -21,6 +21,7 @@ from godwit.extractor.store import open_store
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+LONGEST_SECONDS = 366 * 86_400
 DURATION = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h)?")
 
 
@@ -29,7 +30,10 @@ def duration(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
     match = DURATION.fullmatch(text)
     if match is None:
         raise click.BadParameter(f"{text!r} is not a duration; write 500ms, 30s or 2m")
-    return float(match[1]) * SECONDS_PER_UNIT[match[2] or "s"]
+    seconds = float(match[1]) * SECONDS_PER_UNIT[match[2] or "s"]
+    if seconds > LONGEST_SECONDS:
+        raise click.BadParameter(f"{text!r} is longer than a year")
+    return seconds
 
 
 def complete_job(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:

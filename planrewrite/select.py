@@ -5,10 +5,11 @@ of the finished pipelines only those that an unfinished one still reads are stat
 replacement goes from the top, the topmost wins, and nothing is extracted that the final plan does not read
 (Algorithm 6.6).
 
-Three things are Spark's own. A finished pipeline may be impossible to carry over: then it runs again, and
+Four things are Spark's own. A finished pipeline may be impossible to carry over: then it runs again, and
 what it reads is needed. A broadcast or a cached table is often built again faster than it is moved. And a
 pipeline that AQE made on the way is not in the next driver's first plan: it is met only after what lies
-beneath it, so that is needed too.
+beneath it, so that is needed too. And a pipeline that adds floating-point numbers gives other last digits
+when it runs again: then nothing may be kept that was made of the first ones.
 """
 
 from collections.abc import Collection, Mapping
@@ -61,16 +62,38 @@ class Fate:
 
 def select(graph: StageGraph, *, budget_bytes: int | None = None) -> StateSelection:
     """The state of every query in the graph; `budget_bytes` bounds what there is time or room to write."""
-    refusals = _refusals(graph)
-    storable = {pipeline_id for pipeline_id, reason in refusals.items() if reason is None}
-    extracted = modify_plan(graph, select_state_operators(graph, storable))
-    if budget_bytes is not None and _bytes_to_write(graph, extracted) > budget_bytes:
-        extracted = _within_budget(graph, storable, budget_bytes)
+    refusals = dict(_refusals(graph))
+    while stale := _stale(graph, extracted := _extracted(graph, refusals, budget_bytes)):
+        refusals |= dict.fromkeys(
+            stale, "stands on values that must be computed again, and may then be others"
+        )
     lost = sorted(_runs_again(graph, extracted))
     return StateSelection(
         tuple(Chosen(each, _bytes_to_write(graph, [each])) for each in sorted(extracted)),
         tuple(Skipped(each, refusals[each] or f"does not fit into {budget_bytes:,} bytes") for each in lost),
     )
+
+
+def _extracted(
+    graph: StageGraph, refusals: Mapping[str, str | None], budget_bytes: int | None
+) -> frozenset[str]:
+    storable = {pipeline_id for pipeline_id, reason in refusals.items() if reason is None}
+    extracted = modify_plan(graph, select_state_operators(graph, storable))
+    if budget_bytes is not None and _bytes_to_write(graph, extracted) > budget_bytes:
+        extracted = _within_budget(graph, storable, budget_bytes)
+    return extracted
+
+
+def _stale(graph: StageGraph, kept: Collection[str]) -> frozenset[str]:
+    """What must not be kept: it was made of values that others will read in another edition."""
+    above = [each for each in _runs_again(graph, kept) if not graph.pipelines[each].repeatable]
+    reached: set[str] = set()
+    while above:
+        for reader in graph.dependents[above.pop()]:
+            if reader not in reached:
+                reached.add(reader)
+                above.append(reader)
+    return reached & frozenset(kept)
 
 
 def select_state_operators(graph: StageGraph, storable: Collection[str]) -> frozenset[str]:
@@ -152,7 +175,7 @@ def _refusal(pipeline: Pipeline) -> str | None:
 
 
 def _too_cheap(graph: StageGraph, pipeline: Pipeline, refusals: Mapping[str, str | None]) -> str | None:
-    if pipeline.kind is Kind.SHUFFLE or pipeline.stored:
+    if pipeline.kind is Kind.SHUFFLE or pipeline.stored or not pipeline.repeatable:
         return None
     return why_not_worth_moving(pipeline.bytes, _rebuild_ms(graph, pipeline, refusals))
 

@@ -47,6 +47,7 @@ class Pipeline:
     refusal: str | None  # why its rows may not be carried over
     in_initial_plan: bool  # False: made by AQE on the way, so the next driver's first plan does not have it
     stored: bool  # read from the store by this driver: can be carried forward without being extracted
+    repeatable: bool  # whether running it again gives the very same values
     bytes: int
     rows: int | None  # None is "unknown", never zero
     tasks_done: int

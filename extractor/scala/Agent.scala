@@ -37,7 +37,7 @@ object Agent {
     sc = context.sc
     graceMs = number(json \ "grace_ms").getOrElse(30000L)
     watch = new Watch(sc)
-    sc.addSparkListener(watch)
+    watch.start()
     Fallback.start(SparkEnv.get.rpcEnv)
     new JobConf() // reads mapred-site.xml, now and not at some query
     pin(SQLConf.LEAF_NODE_DEFAULT_PARALLELISM.key)
@@ -75,7 +75,7 @@ object Agent {
   /** Quiet: no job of the program for two looks in a row, and no stage finished in between. */
   def awaitQuiet(timeoutMs: Long): Boolean = {
     val deadline = System.nanoTime() + timeoutMs * 1000000
-    def look(): (Boolean, Int) = (watch.settle() && watch.idle, watch.stagesRun)
+    def look(): (Boolean, Int) = (watch.settle(math.max(1, (deadline - System.nanoTime()) / 1000000)) && watch.idle, watch.stagesRun)
     var last = look()
     var quiet = false
     while (!quiet && System.nanoTime() < deadline) {

@@ -133,7 +133,9 @@ class BlockReader(fragment: Fragment, conf: Configuration) extends Closeable {
 
   /** The verified bytes of partition `reduce` that the mappers `firstMap` until `lastMap` wrote. */
   def open(reduce: Int, firstMap: Int, lastMap: Int): Option[InputStream] =
-    fragment.files.find(f => f.first <= reduce && reduce < f.last).flatMap { file =>
+    if (fragment.files.isEmpty) None // not a row in any partition
+    else {
+      val file = fragment.files.find(f => f.first <= reduce && reduce < f.last).getOrElse(throw new BlockLost(s"no file holds partition $reduce"))
       lost(s"block file ${file.name}") {
         select(file)
         val entry = (reduce - file.first) * DirectoryEntryBytes

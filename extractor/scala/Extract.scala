@@ -57,7 +57,8 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
       Extract.refuseIndeterminate(dependency.rdd)
       val bytes = written.bytesByPartitionId
       val files = if (bytes.exists(_ > 0)) write(dependency, Extract.groups(bytes, sc.defaultParallelism), folder) else Nil
-      empty.copy(mappers = exchange.numMappers, bytesByPartition = bytes.toSeq,
+      // AQE takes a relation of no rows for empty, and a count may have been lost with a task.
+      empty.copy(mappers = exchange.numMappers, bytesByPartition = bytes.toSeq, rows = empty.rows.filter(_ > 0 || !bytes.exists(_ > 0)),
         blockSizes = BlockSizes.encode(dependency.shuffleId, exchange.numPartitions), files = files)
     }
   }
@@ -88,7 +89,7 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
     })
     val statistics = table.computeStats()
     Fragment(fingerprint, "cache", label, folder, 1, files.size, files.map(_.directoryOffset), Nil, statistics.sizeInBytes.toLong,
-      statistics.rowCount.map(_.toLong), Some(codec), types.length, files)
+      statistics.rowCount.map(_.toLong).filter(_ > 0), Some(codec), types.length, files)
   }
 
   private def broadcast(stage: BroadcastQueryStageExec, fingerprint: String, label: String, folder: String): Fragment = {

@@ -11,19 +11,13 @@ import org.apache.spark._
 import org.apache.spark.broadcast.Broadcast
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{Attribute, Expression}
-import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
+import org.apache.spark.sql.catalyst.expressions.Attribute
 import org.apache.spark.sql.catalyst.plans.QueryPlan
 import org.apache.spark.sql.catalyst.plans.logical.Statistics
 import org.apache.spark.sql.catalyst.plans.physical._
 import org.apache.spark.sql.execution._
-import org.apache.spark.sql.execution.adaptive.{AdaptiveSparkPlanExec, QueryStageExec}
-import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
-import org.apache.spark.sql.execution.columnar.InMemoryTableScanExec
 import org.apache.spark.sql.execution.exchange._
 import org.apache.spark.sql.execution.joins.Relations
-import org.apache.spark.sql.execution.python._
-import org.apache.spark.sql.execution.window.WindowExec
 import org.apache.spark.storage.BlockManagerId
 import org.apache.spark.util.SerializableConfiguration
 
@@ -79,7 +73,7 @@ case class StoredShuffleExec(fragment: Fragment, override val outputPartitioning
 
   private def storedRows(specs: Array[ShufflePartitionSpec]): RDD[InternalRow] = {
     val byValue = StoredShuffleExec.placedByValue(outputPartitioning) && specs.forall(_.isInstanceOf[CoalescedPartitionSpec]) &&
-      StoredShuffleExec.repeatable(replaced)
+      Fingerprint.repeatable(replaced)
     val conf = sparkContext.broadcast(new SerializableConfiguration(sparkContext.hadoopConfiguration))
     val rdd = Fallback.watch(new StoredRDD(sparkContext, fragment.slim, specs, byValue, Fallback.pad(sparkContext, fragment.fingerprint, byValue), conf), this)
     if (!byValue) Fallback.check(sparkContext, fragment.slim, conf)
@@ -103,28 +97,6 @@ object StoredShuffleExec {
   private def placedByValue(partitioning: Partitioning): Boolean = partitioning match {
     case SinglePartition => true
     case h: HashPartitioning => !h.expressions.exists(e => Ties.unequal(e.dataType))
-    case _ => false
-  }
-
-  /**
-   * Whether another run gives the very same values: not if it adds floating-point numbers, calls Python, or picks one
-   * of several values that tie, in another order.
-   */
-  private def repeatable(p: SparkPlan): Boolean = p match {
-    case s: Stored => repeatable(s.replaced)
-    case s: QueryStageExec => repeatable(s.plan)
-    case r: ReusedExchangeExec => repeatable(r.child)
-    case a: AdaptiveSparkPlanExec => repeatable(a.initialPlan)
-    case c: InMemoryTableScanExec => repeatable(c.relation.cacheBuilder.cachedPlan)
-    case _: FlatMapGroupsInPandasExec | _: FlatMapGroupsInArrowExec | _: FlatMapCoGroupsInPandasExec | _: ArrowAggregatePythonExec |
-        _: ArrowWindowPythonExec => false
-    case _: BaseAggregateExec | _: WindowExec if p.expressions.exists(_.exists(adds)) => false
-    case a: BaseAggregateExec if a.groupingExpressions.exists(e => Ties.unnormalized(e.dataType)) => false
-    case other => (other.children ++ other.subqueries).forall(repeatable)
-  }
-
-  private def adds(e: Expression): Boolean = e match {
-    case f: AggregateFunction => (f +: f.children).exists(e => Ties.unequal(e.dataType))
     case _ => false
   }
 }

@@ -1,8 +1,9 @@
 package org.apache.spark.sql.godwit
 
-import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue, TimeoutException}
+import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue, CountDownLatch, TimeUnit}
 
 import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
 
 import org.apache.spark.{SparkContext, Success}
 import org.apache.spark.scheduler._
@@ -25,8 +26,17 @@ class Watch(sc: SparkContext) extends SparkListener {
   private val effectJobs = new ConcurrentHashMap[Int, String]
   @volatile private var stages = 0
 
+  /** In a queue of its own: who listens slowly is waited for, and may make Spark drop events, in the common one. */
+  def start(): Unit = sc.listenerBus.addToQueue(this, Watch.Queue)
+
   /** Waits until all that has happened is known here. False: it is not, the events come faster than they are read. */
-  def settle(): Boolean = try { sc.listenerBus.waitUntilEmpty(Watch.SettleMs); true } catch { case _: TimeoutException => false }
+  def settle(withinMs: Long = Watch.SettleMs): Boolean = {
+    val mark = new Watch.Mark
+    sc.listenerBus.post(mark)
+    mark.met.await(withinMs, TimeUnit.MILLISECONDS)
+  }
+
+  private def dropped: Boolean = sc.listenerBus.metrics.metricRegistry.counter(s"queue.${Watch.Queue}.numDroppedEvents").getCount > 0
 
   def idle: Boolean = jobs.isEmpty
   def executions: Seq[(Long, String)] = started.asScala.toSeq.sortBy(_._1)
@@ -35,10 +45,11 @@ class Watch(sc: SparkContext) extends SparkListener {
   def cacheRunMs(rdd: Int): Long = cachesRunMs.getOrDefault(rdd, 0L)
   /** Done, and all. */
   def tasks(shuffleId: Int): (Int, Int) = shuffleTasks.getOrDefault(shuffleId, (0, 0))
-  /** Done, or under way outside of any query, where no gate can hold it. */
+  /** Done, or under way outside of any query, where no gate can hold it. The first ones: nobody asks for a thousand. */
   def sideEffects: Seq[String] = {
     val under = effectJobs.asScala.toSeq.map { case (job, name) => s"job $job is running: $name" } // first: they become the others
-    Watch.effects.asScala.toSeq ++ under
+    val unknown = if (dropped) Seq("perhaps more than is known, as Spark has dropped events of it") else Nil
+    (Watch.effects.asScala.take(Watch.Shown).toSeq ++ under ++ unknown).take(Watch.Shown)
   }
   /** Commands that Spark has begun to plan, and not told of yet: no gate may hold them any more. */
   def planning: Seq[Long] = SQLExecution.executionIdToQueryExecution.asScala.toSeq.collect {
@@ -80,10 +91,12 @@ class Watch(sc: SparkContext) extends SparkListener {
     case e: SparkListenerSQLExecutionEnd =>
       // One that failed may have written as well. One that could not be planned has not: its commands are executions of
       // their own. It is not even asked for its plan: Spark would write this thread into the program's own exception.
-      for (qe <- Option(e.qe) if qe.tracker.phases.contains(QueryPlanningTracker.PLANNING); what <- Watch.effect(qe.executedPlan)) {
-        Watch.effects.add(s"execution ${e.executionId}: $what")
+      for (qe <- Option(e.qe) if qe.tracker.phases.contains(QueryPlanningTracker.PLANNING)) {
+        val what = try Watch.effect(qe.executedPlan) catch { case NonFatal(error) => Some(s"a plan that cannot be read: $error") }
+        what.foreach(w => Watch.effects.add(s"execution ${e.executionId}: $w"))
       }
       started.remove(e.executionId) // last: who finds it gone finds its effect
+    case m: Watch.Mark => m.met.countDown()
     case _ =>
   }
 }
@@ -94,6 +107,14 @@ object Watch {
   /** Of the whole program: a second context in it does not undo what the first has written. */
   private val effects = new ConcurrentLinkedQueue[String]
   private val SettleMs = 2000L
+  private val Shown = 2
+  private val Queue = "godwit"
+
+  /** An event that says nothing: who meets it has met all before it. */
+  private class Mark extends SparkListenerEvent {
+    val met = new CountDownLatch(1)
+    override protected[spark] def logEvent: Boolean = false
+  }
 
   def begun(name: String): Unit = effects.add(s"$name of an RDD")
 

@@ -287,7 +287,10 @@ object Fingerprint {
   private class Planned(val exchange: Exchange, val settings: String) {
     @volatile var print: Either[String, String] = _
     @volatile var rows: Either[String, String] = _
+    lazy val repeatable: Boolean = Repeatable(exchange)
   }
+
+  def repeatable(e: Exchange): Boolean = planned(e).fold(Repeatable(e))(_.repeatable)
 
   private val Original = TreeNodeTag[Planned]("godwit.original")
 

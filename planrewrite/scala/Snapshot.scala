@@ -25,6 +25,7 @@ case class PipelineView(
     operator: String,
     inInitialPlan: Boolean = false,
     stored: Boolean = false,
+    repeatable: Boolean = true,
     bytes: Long = 0,
     rows: Option[Long] = None,
     tasksDone: Int = 0,
@@ -37,7 +38,7 @@ case class PipelineView(
 
   def json: JObject = ("id" -> id) ~ ("kind" -> kind) ~ ("state" -> state) ~ ("depends_on" -> dependsOn.toSeq) ~
     ("fingerprint" -> text(fingerprint.toOption)) ~ ("refusal" -> text(fingerprint.left.toOption)) ~ ("in_initial_plan" -> inInitialPlan) ~
-    ("stored" -> stored) ~ ("bytes" -> bytes) ~ ("rows" -> rows.fold[JValue](JNull)(JLong(_))) ~ ("tasks_done" -> tasksDone) ~ ("tasks_total" -> tasksTotal) ~
+    ("stored" -> stored) ~ ("repeatable" -> repeatable) ~ ("bytes" -> bytes) ~ ("rows" -> rows.fold[JValue](JNull)(JLong(_))) ~ ("tasks_done" -> tasksDone) ~ ("tasks_total" -> tasksTotal) ~
     ("run_ms" -> runMs) ~ ("operator" -> operator) ~ ("stands_for" -> standsFor) ~ ("partitions" -> partitions)
 
   private def text(value: Option[String]): JValue = value.fold[JValue](JNull)(JString(_))
@@ -130,7 +131,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
       case _ => None
     }
     val (tasksDone, tasks) = shuffleId.map(watch.tasks).getOrElse((0, 0))
-    PipelineView(id, "shuffle", if (statistics.isDefined || stored) "finished" else "running", print, s.shuffle.simpleString(8), stored, stored,
+    PipelineView(id, "shuffle", if (statistics.isDefined || stored) "finished" else "running", print, s.shuffle.simpleString(8), stored, stored, Fingerprint.repeatable(s.shuffle),
       bytes = statistics.flatMap(Option(_)).map(_.bytesByPartitionId.sum).getOrElse(0L), rows = runtime.flatMap(_.rowCount).map(_.toLong),
       tasksDone, tasks, shuffleId.map(watch.runMs).getOrElse(0L), standsFor(s), s.shuffle.outputPartitioning.numPartitions, Some(s))
   }
@@ -145,7 +146,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
     val runtime = if (state == "finished") Some(b.getRuntimeStatistics) else None
     // The relation's own size counts memory pages: 64 MB for a thousand rows.
     val bytes = runtime.map(s => s.rowCount.map(_ * EstimationUtils.getSizePerRow(b.output)).fold(s.sizeInBytes)(_.min(s.sizeInBytes)).toLong)
-    PipelineView(id, "broadcast", state, print, b.broadcast.simpleString(8), stored, stored, bytes.getOrElse(0L),
+    PipelineView(id, "broadcast", state, print, b.broadcast.simpleString(8), stored, stored, Fingerprint.repeatable(b.broadcast), bytes.getOrElse(0L),
       runtime.flatMap(_.rowCount).map(_.toLong), runMs = ms, standsFor = standsFor(b), partitions = 1, holder = Some(b))
   }
 
@@ -158,23 +159,23 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
     val buffers = CacheAccess.buffers(builder)
     val done = buffers.isDefined && c.isMaterialized
     val runtime = if (done) Some(c.runtimeStatistics) else None
-    PipelineView(id, "cache", if (done || stored) "finished" else "running", print, c.simpleString(8), inInitialPlan = true, stored,
+    PipelineView(id, "cache", if (done || stored) "finished" else "running", print, c.simpleString(8), inInitialPlan = true, stored, Repeatable(builder.cachedPlan),
       runtime.map(_.sizeInBytes.toLong).getOrElse(0L), runtime.flatMap(_.rowCount).map(_.toLong),
       runMs = buffers.map(r => watch.cacheRunMs(r.id)).getOrElse(0L), holder = Some(c))
   }
 
   /** Not a stage yet; but what is in the store waits for nothing. */
   private def waiting(id: String, e: Exchange): PipelineView = {
-    val (print, stored) = known(e)
-    PipelineView(id, if (e.isInstanceOf[BroadcastExchangeLike]) "broadcast" else "shuffle", if (stored) "finished" else "waiting",
-      if (adaptives.isEmpty) Left("the query is not adaptive (spark.sql.adaptive.enabled) and starts again on a move") else print,
-      e.simpleString(8), stored, stored, standsFor = standsFor(e), partitions = e.outputPartitioning.numPartitions)
+    val (print, stored) =
+      if (adaptives.isEmpty) (Left("the query is not adaptive (spark.sql.adaptive.enabled) and starts again on a move"), false) else known(e)
+    PipelineView(id, if (e.isInstanceOf[BroadcastExchangeLike]) "broadcast" else "shuffle", if (stored) "finished" else "waiting", print,
+      e.simpleString(8), stored, stored, Fingerprint.repeatable(e), standsFor = standsFor(e), partitions = e.outputPartitioning.numPartitions)
   }
 
   private def subquery(id: String, s: SparkPlan): PipelineView = {
     val done = s.children.exists { case a: AdaptiveSparkPlanExec => a.isFinalPlan; case _ => false }
     PipelineView(id, "subquery", if (done) "finished" else "running", Left("the value of a subquery is computed again from what lies beneath it"),
-      s.nodeName, inInitialPlan = true)
+      s.nodeName, inInitialPlan = true, repeatable = Repeatable(s))
   }
 
   private def standsFor(p: SparkPlan): String = {

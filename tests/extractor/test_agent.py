@@ -638,7 +638,7 @@ def test_the_status_says_why_a_move_would_be_refused(staged: Staged) -> None:
         replace(running(), side_effects=("execution 3 wrote file:/x", "execution 4 wrote file:/y"))
     )
     assert stage.agent.status()["refusal"] == (
-        "the program has already written: execution 3 wrote file:/x and 1 more"
+        "the program has already written: execution 3 wrote file:/x and more"
     )
 
 
@@ -701,6 +701,36 @@ def test_a_sigterm_is_heard_while_the_agent_moves_after_so_many_stages(staged: S
     while not stage.left_with:
         serving.join(0.01)
     assert stage.stored().keys() == {"aa"}
+
+
+def test_a_machine_that_goes_away_tries_again_what_has_failed(staged: Staged) -> None:
+    stage = staged(running())
+
+    def fail_once() -> None:
+        stage.machine.on_extract = lambda: None
+        raise MoveFailed("an executor is gone")
+
+    stage.machine.on_extract = fail_once
+    stage.machine.notices.put(Notice("sigterm", at_ms=int(NOW * 1000), grace_ms=30_000))
+    stage.machine.notices.put(None)
+    stage.agent.serve()
+    assert stage.left_with == [75]
+
+
+def test_but_not_when_there_is_no_time_left(staged: Staged) -> None:
+    stage = staged(running())
+    tries: list[int] = []
+
+    def fail() -> None:
+        tries.append(1)
+        raise MoveFailed("an executor is gone")
+
+    stage.machine.on_extract = fail
+    stage.machine.notices.put(Notice("sigterm", at_ms=int(NOW * 1000), grace_ms=3_000))
+    stage.machine.notices.put(None)
+    stage.agent.serve()
+    assert (stage.left_with, tries) == ([], [1])
+    assert stage.machine.gate_is_open
 
 
 def ends_during_the_move(stage: Stage) -> None:

@@ -19,6 +19,7 @@ def pipeline(id: str, depends_on: str = "", state: str = "finished", **facts: An
         "refusal": None,
         "in_initial_plan": True,
         "stored": False,
+        "repeatable": True,
         "bytes": 1_000_000,
         "rows": None,
         "tasks_done": 4,
@@ -91,7 +92,8 @@ def random_graphs(draw: st.DrawFn) -> StageGraph:
         below = some_of(made, draw(st.integers(0, 2**number - 1)))
         state = draw(states) if all(each.finished for each in below) else State.WAITING
         facts = dict(zip(FACT_NAMES, FACTS[draw(numbers_of_facts)], strict=True))
-        made.append(pipeline(str(number), ids(below), state, **facts))
+        repeatable = draw(st.integers(0, 3)) > 0
+        made.append(pipeline(str(number), ids(below), state, repeatable=repeatable, **facts))
     tops = [some_of(made, draw(st.integers(0, 2 ** len(made) - 1))) for _ in range(2)]
     one = query(*made[::2], result("r0", ids(tops[0])))
     return graph_of(one, query(*made[1::2], result("r1", ids(tops[1])), execution=1))

@@ -1,5 +1,6 @@
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,6 +39,42 @@ def skipped(selection: StateSelection) -> dict[str, str]:
 
 def fates(taken: StageGraph, selection: StateSelection) -> dict[str, tuple[str, str]]:
     return {fate.pipeline_id: (fate.outcome, fate.reason) for fate in kept_and_lost(taken, selection)}
+
+
+# What another run gives otherwise
+
+
+def sums(**facts: Any) -> StageGraph:
+    """`j`, which waits, reads the sums and their maximum."""
+    largest = pipeline("m", "a", bytes=100)
+    return graph(pipeline("a", **facts), largest, pipeline("j", "a m", "waiting"), result("r", "j"))
+
+
+def test_the_maximum_of_sums_is_not_kept_where_the_sums_run_again() -> None:
+    taken = sums(bytes=10_000_000_000, repeatable=False)
+    selection = select(taken, budget_bytes=1_000_000)
+    assert chosen(selection) == ""
+    assert skipped(selection) == {
+        "a": "does not fit into 1,000,000 bytes",
+        "m": "stands on values that must be computed again, and may then be others",
+    }
+
+
+def test_it_is_kept_where_the_sums_are_exact_or_kept_as_well() -> None:
+    assert chosen(select(sums(bytes=10_000_000_000), budget_bytes=1_000_000)) == "m"
+    assert chosen(select(sums(repeatable=False))) == "a m"
+
+
+def test_a_broadcast_of_sums_is_kept_however_cheap_it_is() -> None:
+    cheap = {"kind": "broadcast", "run_ms": 0, "bytes": 100}
+    assert chosen(select(sums(**cheap))) == "m"
+    assert chosen(select(sums(**cheap, repeatable=False))) == "a m"
+
+
+def test_what_was_filtered_by_the_value_of_a_subquery_stands_on_it() -> None:
+    value = pipeline("s", "a", kind="subquery", fingerprint=None, repeatable=False)
+    filtered, rest = pipeline("m", "s"), pipeline("j", "s m", "waiting")
+    assert chosen(select(graph(pipeline("a"), value, filtered, rest, result("r", "j")))) == "a"
 
 
 # The paper's running example
@@ -311,6 +348,21 @@ def test_the_order_in_which_the_jvm_lists_pipelines_does_not_matter(
     again = replace(taken, queries=tuple(shuffled))
     assert select(again, budget_bytes=budget_bytes) == select(taken, budget_bytes=budget_bytes)
     assert kept_and_lost(again, select(again)) == kept_and_lost(taken, select(taken))
+
+
+@given(random_graphs(), budgets)
+def test_nothing_is_kept_that_was_made_of_values_which_another_run_gives_otherwise(
+    taken: StageGraph, budget_bytes: int | None
+) -> None:
+    selection = select(taken, budget_bytes=budget_bytes)
+    kept = {each.pipeline_id for each in selection.chosen}
+    again = final_plan(taken, kept) - kept
+    for each in kept:
+        beneath, below = set[str](), [each]
+        while below:
+            below.extend(taken.pipelines[one := below.pop()].depends_on)
+            beneath.add(one)
+        assert all(taken.pipelines[one].repeatable for one in again & (beneath - {each}))
 
 
 @given(random_graphs(), budgets)

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from godwit.extractor import decide
-from tests.spark.pair import Driver, Running, driver, holder, wait_until
+from tests.spark.pair import Driver, Running, compiled, driver, holder, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +188,39 @@ def test_reading_is_no_write(source: Driver, tmp_path: Path) -> None:
     spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION one_more(a INT) RETURNS INT RETURN a + 1")
     spark.sparkContext.parallelize([1, 2]).map(lambda n: n + 1).collect()
     assert source.graph().side_effects == before
+
+
+SLOW = """
+package org.apache.spark.elsewhere
+class Slow extends org.apache.spark.scheduler.SparkListener {
+  override def onOtherEvent(event: org.apache.spark.scheduler.SparkListenerEvent): Unit = Thread.sleep(5000)
+}
+"""
+
+
+def test_a_write_is_seen_however_slow_others_are_and_told_as_possible_where_events_were_dropped(
+    source: Driver, tmp_path: Path
+) -> None:
+    source.spark.stop()
+    with driver(spark__scheduler__listenerbus__eventqueue__shared__capacity="1") as made:
+        add_listener(made.spark, compiled(SLOW, tmp_path / "slow.jar"))
+        made.spark.range(3).write.parquet(str(tmp_path / "written"))
+        graph = made.graph()
+        assert (graph.events_late, len(graph.side_effects)) == (False, 1)
+    with driver(spark__scheduler__listenerbus__eventqueue__godwit__capacity="1") as made:
+        for _ in range(50):
+            if made.graph().side_effects:
+                break
+            made.spark.range(0, 1000, 1, 300).selectExpr("sum(id)").collect()
+        assert "Spark has dropped events" in str(decide.refusal(made.graph()))
+
+
+def add_listener(spark: SparkSession, jar: Path) -> None:
+    assert spark._jvm is not None
+    loader = spark._jvm.Thread.currentThread().getContextClassLoader()
+    loader.addURL(spark._jvm.java.io.File(str(jar)).toURI().toURL())
+    listener = loader.loadClass("org.apache.spark.elsewhere.Slow").getDeclaredConstructor(
+        spark._jvm.java.lang.reflect.Array.newInstance(spark._jvm.Class, 0)
+    )
+    nothing = spark._jvm.java.lang.reflect.Array.newInstance(spark._jvm.Object, 0)
+    spark.sparkContext._jsc.sc().addSparkListener(listener.newInstance(nothing))
