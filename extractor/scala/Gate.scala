@@ -7,7 +7,7 @@ import scala.jdk.CollectionConverters._
 
 import org.apache.spark.SparkContext
 import org.apache.spark.sql.SparkSessionExtensions
-import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
+import org.apache.spark.sql.catalyst.plans.logical.{EmptyRelation, LogicalPlan}
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.{SparkPlan, SQLExecution}
@@ -50,7 +50,7 @@ object Gate {
 
   /** Counts the query stages that this re-planning finds finished, each once, and closes the gate at the asked number. */
   def count(plan: LogicalPlan): Unit = synchronized {
-    plan.foreach { case LogicalQueryStage(_, physical) => physical.foreach(countStages); case _ => }
+    countStages(plan)
     if (stopAfter > 0 && finishedCount >= stopAfter) {
       stopAfter = 0
       closed = true
@@ -58,10 +58,17 @@ object Gate {
     }
   }
 
+  /** A stage without rows may leave nothing for the rest to do: AQE has by then put what it was part of aside, in an empty relation. */
+  private def countStages(plan: LogicalPlan): Unit = plan.foreach {
+    case LogicalQueryStage(_, physical) => physical.foreach(countStages(_: SparkPlan))
+    case EmptyRelation(unread) => countStages(unread)
+    case _ =>
+  }
+
   private def countStages(p: SparkPlan): Unit = p match {
     case stage: QueryStageExec =>
       if (!stored(stage.plan) && stage.isMaterialized && finished.add(StageAccess.identity(stage))) finishedCount += 1
-      stage.plan.foreach(countStages)
+      stage.plan.foreach(countStages(_: SparkPlan))
     case _ =>
   }
 
