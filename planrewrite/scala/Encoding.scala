@@ -13,6 +13,7 @@ import org.apache.spark.SparkEnv
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.expressions.aggregate._
+import org.apache.spark.sql.catalyst.expressions.objects.{Invoke, StaticInvoke}
 import org.apache.spark.sql.catalyst.plans.{ExistenceJoin, JoinType}
 import org.apache.spark.sql.catalyst.util.{ArrayData, MapData}
 import org.apache.spark.sql.types._
@@ -20,6 +21,9 @@ import org.apache.spark.unsafe.types.{CalendarInterval, UTF8String, VariantVal}
 
 /** Something a fingerprint must not vouch for. The message is shown to people: say what, not where. */
 class Refused(message: String) extends RuntimeException(message, null, false, false)
+
+/** A value that no rule knows. Whoever is asked about it has a name that people know better than its class. */
+private[godwit] class Unknown(what: Any) extends Refused(s"a value of ${what.getClass.getName}")
 
 /**
  * Two drivers must agree on what an expression is without sharing anything but the program. Spark's own
@@ -92,7 +96,7 @@ private[godwit] abstract class Encoding {
     case e: java.lang.Enum[_] => "E" + q(e.getDeclaringClass.getName + "." + e.name)
     case c: Class[_] if c.getName.startsWith("org.apache.spark.") => "C" + q(c.getName)
     case p: scala.Product if known(p) => q(p.getClass.getName) + all(p.productIterator.toSeq)
-    case other => throw new Refused(s"a value of ${other.getClass.getName}")
+    case other => throw new Unknown(other)
   }
 
   /** Of a reader of files, or of a function that parses. */
@@ -101,6 +105,7 @@ private[godwit] abstract class Encoding {
   private def known(p: scala.Product): Boolean = {
     val name = p.getClass.getName
     name.startsWith("org.apache.spark.sql.catalyst.") || name.startsWith("org.apache.spark.sql.types.") ||
+    name.startsWith("org.apache.spark.sql.internal.types.") || // what a function takes, such as strings of any collation
     name == "org.apache.spark.sql.execution.joins.HashedRelationBroadcastMode" ||
     name.startsWith("org.apache.spark.sql.execution.window.")
   }
@@ -155,10 +160,24 @@ private[godwit] abstract class Encoding {
     case _: ScalaUDF | _: UserDefinedExpression | _: CallMethodViaReflection => throw new Refused(s"a ${e.prettyName} function")
     case _ if !e.deterministic && !LayoutSensitive.knows(e) && e.children.forall(_.deterministic) =>
       throw new Refused(s"the non-deterministic ${e.prettyName}")
+    // Spark calls it deterministic.
+    case s: StaticInvoke if s.functionName == "aesEncrypt" => throw new Refused(s"${called(s)}, which may draw a random number")
     case p: scala.Product if e.getClass.getName.startsWith("org.apache.spark.sql.catalyst.") =>
-      q(e.getClass.getName) + all(p.productIterator.toSeq)
-    case _ => throw new Refused(s"an expression of ${e.getClass.getName}")
+      try q(e.getClass.getName) + all(p.productIterator.toSeq) catch { case _: Unknown => throw new Refused(s"${called(e)}, with an argument that is not known") }
+    case _ => throw new Refused(s"${called(e)}, which is not known")
   }
+
+  /** As people write it. Some functions of Spark's become calls of a method, which has the function's name in Java's spelling. */
+  private def called(e: Expression): String = "the function " + (e match {
+    case s: StaticInvoke => s.scalarFunction.fold(sql(s.functionName))(_.name)
+    case i: Invoke => (i.functionName, i.targetObject) match {
+      case ("evaluate", Literal(evaluator, _)) if evaluator != null => sql(evaluator.getClass.getSimpleName.stripSuffix("Evaluator"))
+      case (method, _) => sql(method)
+    }
+    case other => other.prettyName
+  })
+
+  private def sql(method: String): String = method.replaceAll("([a-z0-9])([A-Z])", "$1_$2").toLowerCase(java.util.Locale.ROOT)
 
   /** `a > b` is `b < a`. */
   private def comparison(c: BinaryComparison): String = {
