@@ -3,7 +3,7 @@ package org.apache.spark.sql.godwit
 import java.io.{ByteArrayOutputStream, IOException}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.Base64
-import java.util.concurrent.{Callable, Executors, TimeUnit}
+import java.util.concurrent.{Callable, Executors, TimeoutException, TimeUnit}
 import java.util.zip.DeflaterOutputStream
 
 import scala.util.{Failure, Success, Try}
@@ -137,7 +137,7 @@ object Agent {
     try {
       val futures = wanted.map { case ((id, print), i) => id -> pool.submit(task(extract, views.get(print), s"f$i")) }
       val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs)
-      val ended = futures.map { case (id, f) => id -> Try(f.get(deadline - System.nanoTime(), TimeUnit.NANOSECONDS)) }
+      val ended = futures.map { case (id, f) => id -> Try(f.get(deadline - System.nanoTime(), TimeUnit.NANOSECONDS)).recover { case _: TimeoutException => throw new Late(timeoutMs) } }
       val (fragments, failed) = ended.partition(_._2.isSuccess)
       compact(render(
         ("fragments" -> fragments.collect { case (id, Success(f)) => described(id, f, base) }) ~
@@ -151,7 +151,7 @@ object Agent {
   private def reason(e: Throwable): String = {
     val causes = Iterator.iterate(e)(_.getCause).takeWhile(_ != null).toSeq
     causes.last match {
-      case r: Refused => r.getMessage
+      case told @ (_: Refused | _: Late) => told.getMessage
       case other => other.toString.linesIterator.nextOption().getOrElse(other.getClass.getName)
     }
   }

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.godwit
 
 import java.io.{ByteArrayInputStream, ByteArrayOutputStream, OutputStream}
+import java.util.concurrent.TimeoutException
 import java.util.zip.{Deflater, DeflaterOutputStream}
 
 import scala.collection.immutable.ArraySeq
@@ -105,13 +106,17 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
   }
 }
 
+/** Its time was up: what failed by a timeout of Spark's own is something else. */
+class Late(timeoutMs: Long) extends RuntimeException(
+  s"could not be written within ${java.math.BigDecimal.valueOf(timeoutMs, 3).stripTrailingZeros.toPlainString} s", null, false, false)
+
 object Extract {
   private val GroupBytes = 16L << 20
 
   def await[T](future: Future[T], timeoutMs: Long): T = try ThreadUtils.awaitResult(future, timeoutMs.millis) catch {
     case e: Throwable =>
       future match { case action: FutureAction[_] => action.cancel(); case _ => }
-      throw e
+      throw (e match { case _: TimeoutException => new Late(timeoutMs); case other => other })
   }
 
   /** Neighbouring partitions share a task and a file: small states take one of each, large ones keep every core busy. */
