@@ -37,7 +37,7 @@ def sql(file: str, tables: tuple[str, ...], output: str | None, as_json: bool, *
 
 def read_text(file: str) -> str:
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text()
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"cannot read {file}: {error}", next_step="check the path of the SQL text"

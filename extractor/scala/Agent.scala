@@ -2,7 +2,7 @@ package org.apache.spark.sql.godwit
 
 import java.io.{ByteArrayOutputStream, IOException}
 import java.nio.charset.StandardCharsets.UTF_8
-import java.util.Base64
+import java.util.{Base64, Properties}
 import java.util.concurrent.{Callable, Executors, TimeoutException, TimeUnit}
 import java.util.zip.DeflaterOutputStream
 
@@ -19,6 +19,7 @@ import org.apache.spark.api.java.JavaSparkContext
 import org.apache.spark.shuffle.sort.SortShuffleManager
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.{QueryExecution, SQLExecution}
+import org.apache.spark.sql.execution.adaptive.ShuffleQueryStageExec
 import org.apache.spark.sql.internal.SQLConf
 
 /**
@@ -158,6 +159,8 @@ object Agent {
 
   /** Should blocks be lost while they are written, the tasks that make them again need the settings of their query. */
   private def task(extract: Extract, view: Option[PipelineView], name: String): Callable[Fragment] = () => {
+    sc.setLocalProperties(new Properties)
+    view.flatMap(_.holder).collect { case s: ShuffleQueryStageExec => s.shuffle }.foreach(Fingerprint.told(_).foreach { case (key, value) => sc.setLocalProperty(key, value) })
     sc.setJobGroup(Watch.JobGroup, s"godwit: moving ${view.map(_.operator).getOrElse(name)}", interruptOnCancel = false)
     sc.setLocalProperty(SparkContext.SPARK_SCHEDULER_POOL, Watch.JobGroup) // where the program has chosen FAIR
     val found = for (v <- view; holder <- v.holder; print <- v.fingerprint.toOption)

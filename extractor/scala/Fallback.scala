@@ -138,6 +138,7 @@ object Fallback {
     readers(_ == fragment.fingerprint).headOption.filterNot(_ => recomputed.containsKey(fragment.fingerprint)).foreach { case (_, exec) =>
       val session = exec.session
       // In a thread outside of the query, whose settings tasks look up in their job's properties.
+      Fingerprint.told(exec.replaced).foreach { case (key, value) => session.sparkContext.setLocalProperty(key, value) }
       Precedence.first(session.sparkContext, kills = false)(session.withActive(SQLExecution.withSQLConfPropagated(session) {
         val exchange = executable(session, exec.replaced).asInstanceOf[ShuffleExchangeExec]
         ThreadUtils.awaitResult(exchange.submitShuffleJob(), Duration.Inf)

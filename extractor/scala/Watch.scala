@@ -27,7 +27,10 @@ class Watch(sc: SparkContext) extends SparkListener {
   @volatile private var stages = 0
 
   /** In a queue of its own: who listens slowly is waited for, and may make Spark drop events, in the common one. */
-  def start(): Unit = sc.listenerBus.addToQueue(this, Watch.Queue)
+  def start(): Unit = {
+    sc.listenerBus.addToQueue(this, Watch.Queue)
+    CacheBuilds.settle = () => settle()
+  }
 
   /** Waits until all that has happened is known here. False: it is not, the events come faster than they are read. */
   def settle(withinMs: Long = Watch.SettleMs): Boolean = {
@@ -59,7 +62,10 @@ class Watch(sc: SparkContext) extends SparkListener {
 
   override def onJobStart(start: SparkListenerJobStart): Unit = {
     val own = Option(start.properties).exists(_.getProperty(SparkContext.SPARK_JOB_GROUP_ID) == Watch.JobGroup)
-    if (!own) jobs.add(start.jobId)
+    if (!own) {
+      jobs.add(start.jobId)
+      start.stageInfos.flatMap(_.rddInfos).filter(_.storageLevel.isValid).map(_.id).distinct.foreach(CacheBuilds.note(_, start.properties))
+    }
     start.stageInfos.map(_.name).find(n => n.contains("SparkHadoopWriter") || n.startsWith("foreach")).foreach(effectJobs.put(start.jobId, _))
   }
 
@@ -107,7 +113,7 @@ object Watch {
   /** Of the whole program: a second context in it does not undo what the first has written. */
   private val effects = new ConcurrentLinkedQueue[String]
   private val SettleMs = 2000L
-  private val Shown = 2
+  private val Shown = 100
   private val Queue = "godwit"
 
   /** An event that says nothing: who meets it has met all before it. */

@@ -39,6 +39,7 @@ private[godwit] abstract class Encoding {
   /** What Python functions find on the executors: files, and the environment. */
   protected def shipped: String
   protected def environment: Map[String, String]
+  protected def told: Map[String, String]
 
   /** The digest of a subquery's plan; plans are the business of `Fingerprint`. */
   protected def subquery(plan: Any): String
@@ -215,7 +216,7 @@ private[godwit] abstract class Encoding {
     val command = func.command.toArray
     refuseAccumulators(command)
     val variables = environment ++ func.envVars.asScala.filterNot(v => Settings.rotates(v._1))
-    q(bytes(command)) + q(func.pythonExec) + q(func.pythonVer) + unordered(variables) + q(shipped) +
+    q(bytes(command)) + q(func.pythonExec) + q(func.pythonVer) + unordered(variables) + unordered(told) + q(shipped) +
       broadcasts.map(b => q(fileDigest(b.value.path))).mkString("[", "", "]")
   }
 

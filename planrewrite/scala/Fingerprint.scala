@@ -35,15 +35,18 @@ class Fingerprint(session: SparkSession) extends Encoding {
   private val conf = session.sessionState.conf
   private lazy val settings = Settings.of(session)
   protected lazy val shipped: String = Shipped.digest(session.sparkContext)
+  /** Of what is being read: who asks may be another thread than the query's. */
+  protected var told: Map[String, String] = Map.empty
   protected lazy val environment: Map[String, String] = Settings.environment(session.sparkContext)
   private val rowsMemo = new IdentityHashMap[SparkPlan, Either[String, String]]
 
   /** Left: why not. A plan does not change once it is planned, so it is read once, however often it is asked for. */
   def exchange(e: Exchange): Either[String, String] = {
-    val planned = Fingerprint.planned(e).getOrElse(new Fingerprint.Planned(e, settings))
-    if (planned.print == null) planned.print = read(planned.exchange, sha(planned.settings))
+    val planned = Fingerprint.planned(e).getOrElse(new Fingerprint.Planned(e, settings, Told.here(session)))
+    if (planned.print == null) planned.print = hearing(planned.told)(read(planned.exchange, sha(planned.settings)))
     // Some settings count when a plan is made, others when it runs.
-    if (planned.settings == settings) planned.print else Left("a plan that was made under other settings than those of now")
+    if (planned.settings != settings) Left("a plan that was made under other settings than those of now")
+    else CacheBuilds.problem(planned.exchange).toLeft(()).flatMap(_ => planned.print)
   }
 
   private def read(e: Exchange, settings: String): Either[String, String] = try e match {
@@ -68,7 +71,13 @@ class Fingerprint(session: SparkSession) extends Encoding {
   }
 
   /** The rows of a cached table, and the settings under which it was planned: another session's, perhaps. */
-  private def cached(plan: SparkPlan): String = q(Settings.of(plan.session)) + rows(plan)
+  private def cached(plan: SparkPlan): String = q(Settings.of(plan.session)) + hearing(Map.empty)(rows(plan))
+
+  private def hearing[T](words: Map[String, String])(read: => T): T = {
+    val outer = told
+    told = words
+    try read finally told = outer
+  }
 
   /** What the program said about the order and the partitions of rows; the rest Spark may do otherwise each time. */
   private def order(p: SparkPlan): String = p match {
@@ -139,7 +148,7 @@ class Fingerprint(session: SparkSession) extends Encoding {
   private def beneath(e: Exchange): Either[String, String] = {
     def read(exchange: Exchange) = try Right(rows(exchange.children.head)) catch { case r: Refused => Left(r.getMessage) }
     Fingerprint.planned(e).fold[Either[String, String]](read(e)) { planned =>
-      if (planned.rows == null) planned.rows = read(planned.exchange)
+      if (planned.rows == null) planned.rows = hearing(planned.told)(read(planned.exchange))
       planned.rows
     }
   }
@@ -284,11 +293,14 @@ object Fingerprint {
   def settingsHold(e: Exchange, session: SparkSession): Boolean = planned(e).forall(_.settings == Settings.of(session))
 
   /** An exchange as it was planned, and under which settings, with its digests once somebody has asked for them. */
-  private class Planned(val exchange: Exchange, val settings: String) {
+  private class Planned(val exchange: Exchange, val settings: String, val told: Map[String, String]) {
     @volatile var print: Either[String, String] = _
     @volatile var rows: Either[String, String] = _
     lazy val repeatable: Boolean = Repeatable(exchange)
   }
+
+  /** What its query's thread had been told; a job of another thread that runs it has to be told it too. */
+  def told(e: Exchange): Map[String, String] = planned(e).fold(Map.empty[String, String])(_.told)
 
   def repeatable(e: Exchange): Boolean = planned(e).fold(Repeatable(e))(_.repeatable)
 
@@ -300,8 +312,9 @@ object Fingerprint {
    */
   def remember(plan: SparkPlan, session: SparkSession): Unit = {
     lazy val settings = Settings.of(session)
+    lazy val told = Told.here(session)
     plan.foreach {
-      case e: Exchange => e.setTagValue(Original, new Planned(e, settings))
+      case e: Exchange => e.setTagValue(Original, new Planned(e, settings, told))
       case _ =>
     }
     rememberFiles(plan)

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.godwit
 
-import java.util.{Locale, TimeZone}
+import java.util.{Locale, Properties, TimeZone}
 
 import scala.jdk.CollectionConverters._
 
@@ -31,7 +31,10 @@ private[godwit] object Settings {
   private val Secret = "(?i)(^|[._-])(secret|password|token|credentials?|(secret|access)[._-]?key([._-]?id)?)$".r
 
   /** Of an executor's Java options those that say how its text and times are. */
-  private val JavaOption = "-D(user[.]|file[.]encoding)\\S*".r
+  private val JavaOption = "-D(user[.]|file[.]encoding|java[.]locale[.]|java[.]time[.])\\S*".r
+
+  /** The same of this very process, whoever has set them. */
+  private val OfJava = Seq("java.runtime.version", "java.locale.providers", "java.locale.useOldISOCodes", "java.time.zone.DefaultZoneRulesProvider", "file.encoding")
 
   /** It changes from hour to hour, and does not travel: see `godwit.extractor.sparkconf`. */
   def secret(key: String): Boolean = Secret.findFirstIn(key).isDefined
@@ -44,13 +47,27 @@ private[godwit] object Settings {
   def of(session: SparkSession): String = {
     val conf = session.sessionState.conf
     val own = conf.getAllConfs.collect { case (key, value) if relevant(key) => s"$key=${withoutGodwit(value)}" }
-    val java = Seq(TimeZone.getDefault.getID, Locale.getDefault.toLanguageTag, System.getProperty("java.runtime.version")) ++
+    val locales = Locale.getDefault +: Locale.Category.values.toSeq.map(Locale.getDefault(_))
+    val java = (TimeZone.getDefault.getID +: locales.map(_.toLanguageTag)) ++ OfJava.map(key => s"$key=${System.getProperty(key)}") ++
       Seq("default", "extra").map(kind => s"spark.executor.${kind}JavaOptions").flatMap(key => JavaOption.findAllIn(conf.getConfString(key, "")))
     (own.toSeq.sorted ++ changed(session.sparkContext.hadoopConfiguration) ++ (conf.sessionLocalTimeZone +: java)).mkString("\n")
   }
 
   /** Without those that plans alone look at: Spark plans a cached table under some of its own. */
   def ofTasks(session: SparkSession): Seq[String] = of(session).linesIterator.filterNot(line => OfPlans.exists(line.startsWith)).toSeq
+
+  /** What a job tells its tasks: the session's settings, and what the program has said for its thread. */
+  def ofJob(job: Properties): Seq[String] = ofTasks(job.asScala.filter { case (key, _) => if (key.startsWith("spark.")) relevant(key) else Told.own(key) })
+
+  /** What a job would tell that makes a cached table under the settings with which it was planned. */
+  def ofCache(session: SparkSession): Seq[String] = ofTasks(session.sessionState.conf.getAllConfs.filter { case (key, _) => key.startsWith("spark.") && relevant(key) })
+
+  private def ofTasks(settings: Iterable[(String, String)]): Seq[String] = settings.collect {
+    case (key, value) if !OfPlans.exists(key.startsWith) && !NumbersOfQueries(key) => s"$key=${withoutGodwit(value)}"
+  }.toSeq.sorted
+
+  private val NumbersOfQueries =
+    Set("spark.sql.execution.id", "spark.sql.execution.root.id", "spark.sql.execution.query.id", "spark.sql.dataset.queryExecution.id")
 
   private val OfPlans = Seq("spark.sql.adaptive.", "spark.sql.sources.bucketing.")
 

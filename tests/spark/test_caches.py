@@ -169,6 +169,9 @@ def test_a_cached_table_that_is_cheap_stays(here: Driver, table: str, tmp_path: 
     assert {each.kind for each in capture.fragments} == {"shuffle"}
 
 
+OTHER_SETTINGS = "a cached table that was filled under other settings than its own"
+
+
 def test_a_table_that_a_session_with_other_settings_reads_is_built_again(
     here: Driver, table: str, tmp_path: Path
 ) -> None:
@@ -177,5 +180,27 @@ def test_a_table_that_a_session_with_other_settings_reads_is_built_again(
     other = here.spark.newSession()
     other.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
     frame = other.read.parquet(table).select("k", "v").groupBy("k").agg(sf.sum("v")).orderBy("k")
-    capture = here.moved(frame, tmp_path / "blocks", stages=2, choose=finished("cache"))
-    assert list(capture.refused.values()) == ["a cached table of a session with other settings"]
+    capture = here.moved(frame, tmp_path / "blocks", stages=2)
+    assert capture.fragments == ()
+    (cache,) = [each for each in capture.graph.pipelines.values() if each.kind == "cache"]
+    assert cache.refusal == OTHER_SETTINGS
+
+
+def test_a_table_that_was_filled_under_other_settings_than_it_was_declared_is_not_state(
+    here: Driver, table: str, tmp_path: Path
+) -> None:
+    cached = here.spark.read.parquet(table).select("k", "v").cache()
+    here.spark.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
+    cached.count()
+    here.spark.conf.unset("spark.sql.legacy.timeParserPolicy")
+    above = here.prints(cached.groupBy("k").agg(sf.sum("v")))
+    assert above == [f"refused: {OTHER_SETTINGS}"]
+
+
+def test_a_table_that_was_filled_for_another_tenant_is_not_state(here: Driver, table: str) -> None:
+    cached = here.spark.read.parquet(table).select("k", "v").cache()
+    here.spark.sparkContext.setLocalProperty("tenant", "alpha")
+    cached.count()
+    here.spark.sparkContext.setLocalProperty("tenant", None)  # type: ignore[arg-type]
+    above = here.prints(cached.groupBy("k").agg(sf.sum("v")))
+    assert above == [f"refused: {OTHER_SETTINGS}"]

@@ -24,6 +24,7 @@ def test_a_query_moved_at_any_point_gives_its_rows(rig: Rig, query: Query) -> No
     assert proof.wrong == []
     assert difference_from_duckdb(query, SF, proof.answer.rows) is None
     assert proof.missed == []
+    assert any(point.used for point in proof.points)
 
 
 def test_the_chosen_queries_contain_every_operator_of_the_suite(rig: Rig) -> None:

@@ -1,0 +1,69 @@
+package org.apache.spark.sql.godwit
+
+import java.util.Properties
+import java.util.concurrent.ConcurrentHashMap
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.spark.SparkContext
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.adaptive.{AdaptiveSparkPlanExec, QueryStageExec}
+import org.apache.spark.sql.execution.columnar.{CacheAccess, CachedRDDBuilder, InMemoryTableScanExec}
+import org.apache.spark.sql.execution.exchange.ReusedExchangeExec
+
+/**
+ * What a program has told Spark for the jobs of one thread (`setLocalProperty`, `setJobGroup` ...). A Python function
+ * reads it in its task, so that two queries which differ in nothing else have other rows.
+ */
+private[godwit] object Told {
+  private val OfPeople = Seq(SparkContext.SPARK_JOB_GROUP_ID, SparkContext.SPARK_JOB_DESCRIPTION, SparkContext.SPARK_SCHEDULER_POOL)
+  private val OfSpark = Seq("spark.sql.", "spark.rdd.", "spark.job.", "spark.jobGroup.", "spark.scheduler.", "callSite.", "godwit.")
+
+  /** In this thread, which is the query's. */
+  def here(session: SparkSession): Map[String, String] = {
+    val all = session.sparkContext.getLocalProperties.asScala.toMap
+    // While a query runs, its settings are told to its tasks in the same way.
+    val settings = session.sessionState.conf.getAllConfs
+    all.filter { case (key, _) => OfPeople.contains(key) || own(key) && !settings.contains(key) }
+  }
+
+  /** Whatever Spark has not put there itself. */
+  def own(key: String): Boolean = !OfSpark.exists(key.startsWith)
+}
+
+/**
+ * Under which settings the rows of cached tables were made. A table is planned under those of the moment when it is
+ * declared, but filled under those of whichever query comes first, and its partitions by several.
+ */
+private[godwit] object CacheBuilds {
+  private val met = new ConcurrentHashMap[Int, Set[Seq[String]]]
+
+  /** Waits until all jobs that have begun are noted; false: they are not. */
+  @volatile var settle: () => Boolean = () => false
+
+  /** A job of the program has met the cached rows of this RDD: it may have made some of them. */
+  def note(rdd: Int, job: Properties): Unit = met.merge(rdd, Set(Settings.ofJob(job)), (a, b) => a ++ b)
+
+  /** Why nobody may rely on the rows of the cached tables that a plan reads. */
+  def problem(plan: SparkPlan): Option[String] = tables(plan).distinct.flatMap(of).headOption
+
+  /** Rows that came from the store were made under the settings that their fingerprint names. */
+  def of(table: CachedRDDBuilder): Option[String] = table.cachedPlan match {
+    case s: Stored if Fragments.get(s.fragment.fingerprint).isDefined => None
+    case plan => CacheAccess.buffers(table).flatMap { rdd =>
+      if (!met.containsKey(rdd.id) && !settle()) Some("a cached table, as Spark's events are late")
+      else if (met.getOrDefault(rdd.id, Set.empty).forall(_ == Settings.ofCache(plan.session))) None
+      else Some("a cached table that was filled under other settings than its own")
+    }
+  }
+
+  private def tables(p: SparkPlan): Seq[CachedRDDBuilder] = p match {
+    case c: InMemoryTableScanExec => c.relation.cacheBuilder +: tables(c.relation.cacheBuilder.cachedPlan)
+    case s: QueryStageExec => tables(s.plan)
+    case a: AdaptiveSparkPlanExec => tables(a.initialPlan)
+    case s: Stored => tables(s.replaced)
+    case r: ReusedExchangeExec => tables(r.child)
+    case other => (other.children ++ other.subqueries).flatMap(tables)
+  }
+}
