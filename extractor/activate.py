@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from godwit.extractor import ending
-from godwit.extractor.errors import GodwitError
+from godwit.extractor.errors import GodwitError, UsageError
 from godwit.extractor.importhook import after_import
 from godwit.extractor.process import die, leave, say
 
@@ -119,6 +119,8 @@ class Activation:
 
         task = settings.read(self._environ)
         forget_task()
+        if sys.argv[:1] == ["-m"]:  # Python looks for the module later, and nobody knows its file before
+            raise UsageError("a standby cannot be started with -m", next_step="give the program's file")
         if job := standby.find(task, sys.argv):
             gateway = jvm.launch(job.conf)
             driver = self._new_driver(gateway)

@@ -130,6 +130,34 @@ def test_an_error_in_the_switch_stops_the_process_before_the_program_runs(tmp_pa
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("words", "code"), [(["-m", "json.tool", "-h"], 64), (["-c", ""], 66)])
+def test_a_standby_is_a_program_in_a_file(tmp_path: Path, words: list[str], code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, *words],
+        env={
+            **os.environ,
+            "GODWIT_JOB": "etl",
+            "GODWIT_STORE": new_job(tmp_path).store.uri,
+            "GODWIT_STANDBY": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stderr
+
+
+def test_an_empty_variable_is_none(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "print('the program runs')"],
+        env={**os.environ, "GODWIT_JOB": "etl", "GODWIT_STORE": str(tmp_path), "GODWIT_STANDBY": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "the program runs\n")
+
+
 # The import hook
 
 

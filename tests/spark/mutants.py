@@ -76,7 +76,7 @@ BUGS = {
     ),
     "a cached table's order is dropped": Bug(FINGERPRINT, " + cached(plan) + order(plan)", " + cached(plan)"),
     "a cached table's settings are dropped": Bug(
-        FINGERPRINT, "q(Settings.of(plan.session)) + rows(plan)", "rows(plan)"
+        FINGERPRINT, "q(Settings.of(plan.session)) + hearing", "hearing"
     ),
     "greatest values commute": Bug(
         ENCODING,
@@ -91,7 +91,7 @@ BUGS = {
     ),
     "values that tie are equal": Bug(FINGERPRINT, "case s: StringType => !s.supportsBinaryEquality", ""),
     "settings of the run do not count": Bug(
-        FINGERPRINT, "if (planned.settings == settings) planned.print", "if (true) planned.print"
+        FINGERPRINT, "if (planned.settings != settings) Left", "if (false) Left"
     ),
     "settings of Hadoop are dropped": Bug(
         SETTINGS, " ++ changed(session.sparkContext.hadoopConfiguration)", ""
@@ -104,6 +104,12 @@ BUGS = {
         FINGERPRINT, "types(s) + settings + rows(s.child)", "types(s) + rows(s.child)"
     ),
     "a file's time is dropped": Bug(FINGERPRINT, "|${s.getModificationTime}", ""),
+    "what a thread was told is dropped": Bug(ENCODING, "unordered(told) + ", ""),
+    "a cached table may have been filled under any settings": Bug(
+        FINGERPRINT,
+        "CacheBuilds.problem(planned.exchange).toLeft(()).flatMap(_ => planned.print)",
+        "planned.print",
+    ),
     "a partitioning is dropped": Bug(
         FINGERPRINT, '"SHUFFLE" + arguments(s, value(s.outputPartitioning))', '"SHUFFLE"'
     ),

@@ -19,6 +19,7 @@ from tests.spark.pair import (
     finished,
     holder,
     wait_until,
+    write,
 )
 
 EXTRACT_MS = 30_000
@@ -58,6 +59,18 @@ def test_a_broadcast_that_ends_after_its_query_was_parked_is_state(source: Drive
         (tmp_path / "go").touch()
         source.jvm.open_gate()
     assert [tuple(row) for row in query.rows()] == [(sum(range(100)), 1000)]
+
+
+def test_a_stage_without_rows_that_settles_the_whole_answer_is_a_place_to_stop(
+    source: Driver, tmp_path: Path
+) -> None:
+    """AQE puts the stages aside that it has no more use for; they have finished all the same."""
+    numbers = write(tmp_path / "t", id=range(100), k=[n % 7 for n in range(100)])
+    table = source.spark.read.parquet(numbers)
+    nobody = table.where("id % 7 = 6 AND k = 5").select("k")
+    capture = source.moved(table.join(sf.broadcast(nobody), "k").groupBy("k").count(), tmp_path / "blocks")
+    assert capture.rows == []
+    assert [each.kind for each in capture.graph.pipelines.values() if each.finished] == ["broadcast"]
 
 
 def test_tasks_that_hold_every_core_hold_up_no_move_and_run_again_if_it_fails(
