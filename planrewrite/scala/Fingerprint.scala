@@ -12,7 +12,7 @@ import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution._
 import org.apache.spark.sql.execution.adaptive._
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
-import org.apache.spark.sql.execution.columnar.InMemoryTableScanExec
+import org.apache.spark.sql.execution.columnar.{CachedRDDBuilder, InMemoryTableScanExec}
 import org.apache.spark.sql.execution.datasources.{CatalogFileIndex, FileStatusWithMetadata, InMemoryFileIndex, PartitionDirectory}
 import org.apache.spark.sql.execution.exchange._
 import org.apache.spark.sql.execution.joins._
@@ -46,7 +46,7 @@ class Fingerprint(session: SparkSession) extends Encoding {
     if (planned.print == null) planned.print = hearing(planned.told)(read(planned.exchange, sha(planned.settings)))
     // Some settings count when a plan is made, others when it runs.
     if (planned.settings != settings) Left("a plan that was made under other settings than those of now")
-    else CacheBuilds.problem(planned.exchange).toLeft(()).flatMap(_ => planned.print)
+    else CacheBuilds.problem(planned.caches).toLeft(()).flatMap(_ => planned.print)
   }
 
   private def read(e: Exchange, settings: String): Either[String, String] = try e match {
@@ -297,6 +297,7 @@ object Fingerprint {
     @volatile var print: Either[String, String] = _
     @volatile var rows: Either[String, String] = _
     lazy val repeatable: Boolean = Repeatable(exchange)
+    lazy val caches: Seq[CachedRDDBuilder] = CacheBuilds.tables(exchange)
   }
 
   /** What its query's thread had been told; a job of another thread that runs it has to be told it too. */

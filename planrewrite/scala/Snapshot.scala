@@ -154,7 +154,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
     val builder = c.relation.cacheBuilder
     val (print, stored) = builder.cachedPlan match {
       case s: Stored => kept(s.fragment)
-      case plan => (CacheBuilds.of(builder).orElse(CacheBuilds.problem(plan)).toLeft(()).flatMap(_ => new Fingerprint(plan.session).cache(plan)), false)
+      case plan => (CacheBuilds.problem(CacheBuilds.tables(builder)).toLeft(()).flatMap(_ => new Fingerprint(plan.session).cache(plan)), false)
     }
     val buffers = CacheAccess.buffers(builder)
     val done = buffers.isDefined && c.isMaterialized

@@ -45,11 +45,11 @@ private[godwit] object CacheBuilds {
   /** A job of the program has met the cached rows of this RDD: it may have made some of them. */
   def note(rdd: Int, job: Properties): Unit = met.merge(rdd, Set(Settings.ofJob(job)), (a, b) => a ++ b)
 
-  /** Why nobody may rely on the rows of the cached tables that a plan reads. */
-  def problem(plan: SparkPlan): Option[String] = tables(plan).distinct.flatMap(of).headOption
+  /** Why nobody may rely on the rows of cached tables. */
+  def problem(tables: Seq[CachedRDDBuilder]): Option[String] = tables.iterator.flatMap(problem(_)).nextOption()
 
   /** Rows that came from the store were made under the settings that their fingerprint names. */
-  def of(table: CachedRDDBuilder): Option[String] = table.cachedPlan match {
+  private def problem(table: CachedRDDBuilder): Option[String] = table.cachedPlan match {
     case s: Stored if Fragments.get(s.fragment.fingerprint).isDefined => None
     case plan => CacheAccess.buffers(table).flatMap { rdd =>
       if (!met.containsKey(rdd.id) && !settle()) Some("a cached table, as Spark's events are late")
@@ -58,12 +58,15 @@ private[godwit] object CacheBuilds {
     }
   }
 
-  private def tables(p: SparkPlan): Seq[CachedRDDBuilder] = p match {
-    case c: InMemoryTableScanExec => c.relation.cacheBuilder +: tables(c.relation.cacheBuilder.cachedPlan)
+  /** All that a plan reads, directly or not. */
+  def tables(p: SparkPlan): Seq[CachedRDDBuilder] = p match {
+    case c: InMemoryTableScanExec => tables(c.relation.cacheBuilder)
     case s: QueryStageExec => tables(s.plan)
     case a: AdaptiveSparkPlanExec => tables(a.initialPlan)
     case s: Stored => tables(s.replaced)
     case r: ReusedExchangeExec => tables(r.child)
-    case other => (other.children ++ other.subqueries).flatMap(tables)
+    case other => (other.children ++ other.subqueries).flatMap(tables).distinct
   }
+
+  def tables(table: CachedRDDBuilder): Seq[CachedRDDBuilder] = (table +: tables(table.cachedPlan)).distinct
 }

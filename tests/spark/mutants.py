@@ -107,7 +107,7 @@ BUGS = {
     "what a thread was told is dropped": Bug(ENCODING, "unordered(told) + ", ""),
     "a cached table may have been filled under any settings": Bug(
         FINGERPRINT,
-        "CacheBuilds.problem(planned.exchange).toLeft(()).flatMap(_ => planned.print)",
+        "CacheBuilds.problem(planned.caches).toLeft(()).flatMap(_ => planned.print)",
         "planned.print",
     ),
     "a partitioning is dropped": Bug(
