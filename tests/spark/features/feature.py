@@ -44,6 +44,7 @@ class Feature:
     order: Order = UNORDERED
     initial_plan_contains: tuple[str, ...] = ()
     missed_because: str = ""  # why the next driver may plan it otherwise, so that what is stored is not met
+    never_kept: bool = False  # all that there is to keep is refused
 
     def missing_in(self, plan: Plan) -> list[str]:
         """What should be in the executed plan and is not."""
