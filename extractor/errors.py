@@ -11,9 +11,14 @@
     ├── OtherVersion        69  another Spark or Python than made the state
     ├── JobAlive            70  a driver of this job is running
     ├── MoveRefused         71  this program may not be moved now; it goes on
+    │   ├── MoveUnderWay    71  another move has begun (`control`)
+    │   └── QueryEnded      71  there is nothing left of what was to be moved (`agent`)
     ├── MoveFailed          72  the move was tried and undone; the program goes on
     │   └── StoreFull       72  the store has no space left
-    └── DeadlinePassed      73  there is no time left to move in
+    ├── DriverUnreachable   72  nobody answers at the driver's endpoint (`control`)
+    ├── JvmGone             72  the driver has lost its JVM (`facade`)
+    ├── DeadlinePassed      73  there is no time left to move in
+    └── PoolFailed           1  a process of the demo has failed (`orchestrator.pools`)
 
 0 and the program's own codes stay the program's; 75 is no error: the job was moved out.
 """

@@ -73,6 +73,20 @@ def test_a_stage_without_rows_that_settles_the_whole_answer_is_a_place_to_stop(
     assert [each.kind for each in capture.graph.pipelines.values() if each.finished] == ["broadcast"]
 
 
+def test_what_is_late_says_how_much_time_there_was(source: Driver, tmp_path: Path) -> None:
+    numbers = source.spark.range(0, 1000, 1, 2)
+    source.stop_after(1)
+    query = Running(numbers.groupBy((sf.col("id") % 100).alias("k")).count().orderBy("k").collect)
+    try:
+        wait_until(lambda: source.jvm.await_notice(50) is not None)
+        graph = source.graph()
+        capture = source.extracted(graph, tmp_path / "blocks", chosen(graph), timeout_ms=1)
+        assert list(capture.refused.values()) == ["could not be written within 0.001 s"]
+    finally:
+        source.jvm.open_gate()
+    assert len(query.rows()) == 100
+
+
 def test_tasks_that_hold_every_core_hold_up_no_move_and_run_again_if_it_fails(
     source: Driver, tmp_path: Path
 ) -> None:
