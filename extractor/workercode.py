@@ -119,13 +119,16 @@ class _Look:
         real = path.resolve()
         if real not in self._digests:
             self._bytes += real.stat().st_size
-            self._count()
+            self._check()
             with real.open("rb") as file:
                 self._digests[real] = hashlib.file_digest(file, "sha256").hexdigest()
         return self._digests[real]
 
     def _count(self) -> None:
         self._met += 1
+        self._check()
+
+    def _check(self) -> None:
         if self._met > LIMIT_FILES or self._bytes > LIMIT_BYTES:
             raise _TooMuchError
 

@@ -176,7 +176,10 @@ def test_a_sort_is_seen_through_only_where_nobody_looks_at_the_order(here: Drive
 
 @pytest.mark.parametrize(
     "step",
-    ["limit", "sample", "monotonically_increasing_id", "mapInPandas", "collect_list"],
+    [
+        *("limit", "sample", "monotonically_increasing_id", "spark_partition_id"),
+        *("mapInPandas", "mapInArrow", "zipWithIndex", "collect_list"),
+    ],
 )
 def test_what_looks_at_the_order_of_rows_is_refused_above_a_shuffle(
     here: Driver, tmp_path: Path, step: str
@@ -188,10 +191,25 @@ def test_what_looks_at_the_order_of_rows_is_refused_above_a_shuffle(
         "sample": lambda: shuffled.sample(fraction=0.5, seed=3).groupBy("v").count(),
         "monotonically_increasing_id": lambda: shuffled.select(sf.monotonically_increasing_id()).distinct(),
         "mapInPandas": lambda: shuffled.mapInPandas(lambda batches: batches, "k long, v long").distinct(),
+        "mapInArrow": lambda: shuffled.mapInArrow(lambda batches: batches, "k long, v long").distinct(),
+        "spark_partition_id": lambda: shuffled.select(sf.spark_partition_id()).distinct(),
+        "zipWithIndex": lambda: here.spark.createDataFrame(
+            shuffled.rdd.zipWithIndex().map(lambda pair: (pair[0].k, pair[1])), "k long, i long"
+        ).distinct(),
         "collect_list": lambda: shuffled.groupBy("v").agg(sf.collect_list("k")),
     }
     top = here.prints(frames[step]())[0]
     assert top.startswith("refused"), top
+
+
+def test_a_table_of_a_database_has_no_version(here: Driver) -> None:
+    url = "jdbc:derby:memory:corrections;create=true"
+    driver_class = {"driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver"}
+    here.spark.range(10).write.jdbc(url, "numbers", properties=driver_class)
+    table = here.spark.read.jdbc(url, "numbers", properties=driver_class)
+    (found,) = here.prints(table.groupBy("id").count())
+    assert found.startswith("refused: the source Scan JDBC"), found
+    assert found.endswith("which has no version")
 
 
 def test_a_second_context_of_the_program_has_nothing_of_the_first_ones_losses(tmp_path: Path) -> None:

@@ -87,6 +87,21 @@ def test_what_is_late_says_how_much_time_there_was(source: Driver, tmp_path: Pat
     assert len(query.rows()) == 100
 
 
+def test_an_attempt_never_writes_over_the_files_of_another(source: Driver, tmp_path: Path) -> None:
+    numbers = source.spark.range(0, 1000, 1, 2).groupBy((sf.col("id") % 100).alias("k")).count()
+    source.stop_after(1)
+    query = Running(numbers.orderBy("k").collect)
+    try:
+        wait_until(lambda: source.jvm.await_notice(50) is not None)
+        graph = source.graph()
+        captures = [source.extracted(graph, tmp_path / "blocks", chosen(graph)) for _ in range(2)]
+    finally:
+        source.jvm.open_gate()
+    assert len(query.rows()) == 100
+    assert not any(each.refused for each in captures)
+    assert len({file.name for file in captures[0].files()}) == 2 * len(captures[0].fragments)
+
+
 def test_tasks_that_hold_every_core_hold_up_no_move_and_run_again_if_it_fails(
     source: Driver, tmp_path: Path
 ) -> None:
