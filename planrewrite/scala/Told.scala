@@ -18,7 +18,7 @@ import org.apache.spark.sql.execution.exchange.ReusedExchangeExec
  */
 private[godwit] object Told {
   private val OfPeople = Seq(SparkContext.SPARK_JOB_GROUP_ID, SparkContext.SPARK_JOB_DESCRIPTION, SparkContext.SPARK_SCHEDULER_POOL)
-  private val OfSpark = Seq("spark.sql.", "spark.rdd.", "spark.job.", "spark.jobGroup.", "spark.scheduler.", "callSite.", "godwit.")
+  private val OfSpark = Seq("spark.sql.", "spark.rdd.", "spark.job.", "spark.jobGroup.", "spark.scheduler.", "callSite.", "__", "godwit.")
 
   /** In this thread, which is the query's. */
   def here(session: SparkSession): Map[String, String] = {

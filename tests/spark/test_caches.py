@@ -197,6 +197,15 @@ def test_a_table_that_was_filled_under_other_settings_than_it_was_declared_is_no
     assert above == [f"refused: {OTHER_SETTINGS}"]
 
 
+def test_what_spark_tells_itself_in_a_thread_does_not_count(here: Driver, table: str) -> None:
+    """Once it has read a shuffle it says so to the jobs that follow."""
+    here.spark.read.parquet(table).groupBy("k").count().collect()
+    cached = here.spark.read.parquet(table).select("k", "v").cache()
+    cached.count()
+    (above,) = here.prints(cached.groupBy("k").agg(sf.sum("v")))
+    assert not above.startswith("refused"), above
+
+
 def test_a_table_that_was_filled_for_another_tenant_is_not_state(here: Driver, table: str) -> None:
     cached = here.spark.read.parquet(table).select("k", "v").cache()
     here.spark.sparkContext.setLocalProperty("tenant", "alpha")

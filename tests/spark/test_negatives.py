@@ -513,6 +513,9 @@ def test_what_the_program_has_told_spark_for_its_thread_counts_where_python_may_
     python = in_python(lambda n: n + 1)
     assert prints(python, tenant="alpha") == prints(python, tenant="alpha")
     assert len({prints(python), prints(python, tenant="alpha"), prints(python, tenant="beta")}) == 3
+    before = prints(python)
+    SUMS(here.spark, str(folder)).collect()  # Spark tells the thread something of its own
+    assert prints(python) == before
     assert prints(SUMS) == prints(SUMS, tenant="alpha")
 
 
