@@ -93,7 +93,7 @@ def _stale(graph: StageGraph, kept: Collection[str]) -> frozenset[str]:
             if reader not in reached:
                 reached.add(reader)
                 above.append(reader)
-    return reached & frozenset(kept)
+    return frozenset(reached) & frozenset(kept)
 
 
 def select_state_operators(graph: StageGraph, storable: Collection[str]) -> frozenset[str]:

@@ -65,7 +65,7 @@ def sealed(plain: Any) -> bytes:
 
 
 def changed(**facts: Any) -> bytes:
-    return sealed({"format": 4, **to_plain(MANIFEST), **facts})
+    return sealed({"format": 5, **to_plain(MANIFEST), **facts})
 
 
 def refused(data: bytes) -> str:
@@ -109,9 +109,9 @@ def test_bytes_behind_the_end_are_noticed() -> None:
         (MAGIC + bytes(32) + b"\x80", "checksum is wrong"),
         (MAGIC + hashlib.sha256(b"\xc1").digest() + b"\xc1", "is not msgpack"),
         (sealed([1]), "is not a map"),
-        (sealed({}), "has format None, this godwit reads format 4"),
-        (changed(format=3), "has format 3, this godwit reads format 4"),
-        (changed(format=3, novelty=1), "has format 3, this godwit reads format 4"),
+        (sealed({}), "has format None, this godwit reads format 5"),
+        (changed(format=4), "has format 4, this godwit reads format 5"),
+        (changed(format=4, novelty=1), "has format 4, this godwit reads format 5"),
         (changed(novelty=1), "manifest: unknown novelty"),
         (changed(epoch="1"), "manifest.epoch: expected int, found str"),
         (changed(epoch=0), "epoch or moves out of range"),
@@ -129,7 +129,7 @@ def test_what_is_not_exactly_a_manifest_is_refused(data: bytes, message: str) ->
 
 @pytest.mark.parametrize("field", sorted(to_plain(MANIFEST)))
 def test_every_field_is_required(field: str) -> None:
-    plain = {"format": 4, **to_plain(MANIFEST)}
+    plain = {"format": 5, **to_plain(MANIFEST)}
     del plain[field]
     assert refused(sealed(plain)) == f"manifest: missing {field}"
 
@@ -157,4 +157,4 @@ def test_a_manifest_begins_as_documented() -> None:
     data = encode(MANIFEST)
     assert data[:8] == b"GODWIT1\n"
     assert data[8:40] == hashlib.sha256(data[40:]).digest()
-    assert msgpack.unpackb(data[HEADER_BYTES:])["format"] == 4
+    assert msgpack.unpackb(data[HEADER_BYTES:])["format"] == 5
