@@ -14,6 +14,7 @@ import hmac
 import json
 import math
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,7 @@ from godwit.extractor.errors import (
     UsageError,
     failure,
 )
+from godwit.extractor.process import say
 
 Event = Mapping[str, Any]
 """A step of a move: {"phase": "parking" | "draining" | "extracting" | "committed" | "left" | "failed", ...}.
@@ -85,7 +87,10 @@ class ControlServer:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has hung up: the program's stderr is the program's."""
+        """A client that has hung up is no event; anything else is a fault, and told in one line."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            say(f"a question could not be answered: {error!r}")
 
 
 class _IPv6Server(_Server):
