@@ -310,7 +310,10 @@ class Agent:
             tell({"phase": "extracting", "pipelines": len(wanted), "bytes": selection.bytes})
             timeout_ms = decide.extract_ms(self._deadline_at - self._clock())
             extraction = self._jvm.extract(self._lease.job.bulk_uri(base), wanted, timeout_ms)
-            written |= {each.fingerprint: decide.fragment(each, base) for each in extraction.written}
+            written |= {
+                each.fingerprint: decide.fragment(each, base, known, self._loaded)
+                for each in extraction.written
+            }
             if problem := decide.problem(extraction, a_part_will_do=self._must_leave and bool(written)):
                 if decide.ended(wanted, extraction, self._picture()):
                     raise QueryEnded("a query came to its end while its state was being stored") from problem

@@ -11,7 +11,7 @@ from dataclasses import replace
 from godwit.extractor.errors import MoveFailed, StoreFull
 from godwit.extractor.facade import Extraction, Written
 from godwit.extractor.manifest import Fragment
-from godwit.planrewrite.select import MOVE_BYTES_PER_MS, StateSelection
+from godwit.planrewrite.select import MOVE_BYTES_PER_MS, StateSelection, doubtful_beneath
 from godwit.planrewrite.stagegraph import Kind, Pipeline, StageGraph, State
 
 RESERVE_SECONDS = 3.0
@@ -24,6 +24,8 @@ COMMIT_SECONDS = 0.5
 
 def refusal(graph: StageGraph) -> str | None:
     """Why the program may not be moved: a write that is done, or half done, would be done again elsewhere."""
+    if graph.stopped:
+        return "the program has stopped its SparkContext, and no query is left to move"
     if graph.side_effects:
         more = " and more" if len(graph.side_effects) > 1 else ""
         return f"the program has already written: {graph.side_effects[0]}{more}"
@@ -87,7 +89,14 @@ def to_write(graph: StageGraph, selection: StateSelection) -> dict[str, str]:
     return {pipeline.id: fingerprint for fingerprint, pipeline in reversed(first.items())}
 
 
-def fragment(written: Written, base: str) -> Fragment:
+def fragment(written: Written, base: str, graph: StageGraph, loaded: Mapping[str, Fragment]) -> Fragment:
+    """A query meets each value in one edition: what was made of some that another run gives otherwise is for
+    that query alone. But a cached table is for all queries, so it travels with what was made of it.
+    """
+    beneath = doubtful_beneath(graph, written.pipeline)
+    prints = [str(each.fingerprint) for each in beneath]
+    inherited = {table for each in prints if each in loaded for table in loaded[each].stands_on}
+    tables = {str(each.fingerprint) for each in beneath if each.kind is Kind.CACHE}
     return Fragment(
         fingerprint=written.fingerprint,
         kind=written.kind,
@@ -97,6 +106,8 @@ def fragment(written: Written, base: str) -> Fragment:
         folder=f"{base}/{written.name}",
         descriptor=written.descriptor,
         pipeline=written.pipeline,
+        query=written.query if beneath and written.kind is not Kind.CACHE else None,
+        stands_on=tuple(sorted(inherited | tables)),
     )
 
 
@@ -151,7 +162,11 @@ def kept(
         found = written.get(str(pipeline.fingerprint)) or loaded[str(pipeline.fingerprint)]
         kept.setdefault(found.fingerprint, replace(found, pipeline=pipeline.id))
     met = {pipeline.fingerprint for pipeline in graph.pipelines.values()}
-    for fingerprint, fragment in loaded.items():
-        if fingerprint not in met and fingerprint not in bad:
+    at_hand = {each: fragment for each, fragment in loaded.items() if each not in bad}
+    for fingerprint, fragment in at_hand.items():
+        if fingerprint not in met and all(table in at_hand for table in fragment.stands_on):
             kept.setdefault(fingerprint, replace(fragment, pipeline=""))
+    for table in {table for fragment in kept.values() for table in fragment.stands_on}:
+        if table in at_hand:
+            kept.setdefault(table, replace(at_hand[table], pipeline=""))
     return tuple(kept.values())

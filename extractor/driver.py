@@ -22,13 +22,14 @@ from types import FrameType
 from godwit.extractor import ending, sigterm, sparkconf, workercode
 from godwit.extractor.agent import Agent
 from godwit.extractor.control import ControlServer
-from godwit.extractor.errors import GodwitError, MoveFailed, OtherVersion, UsageError
+from godwit.extractor.errors import GodwitError, MoveFailed, OtherVersion, StoreUnreadable, UsageError
 from godwit.extractor.facade import Jvm, JvmGone, Report
 from godwit.extractor.job import Running
 from godwit.extractor.manifest import Fragment, Manifest
 from godwit.extractor.process import leave, narrate, one_line, say
 from godwit.extractor.program import Program, describe, with_modules
 from godwit.extractor.settings import Settings
+from godwit.extractor.store import MARKER
 from godwit.extractor.tenure import Tenure, begin
 from godwit.planrewrite.select import StateSelection
 from godwit.planrewrite.stagegraph import StageGraph
@@ -93,6 +94,7 @@ class Driver:
                 self._loaded.pop(fingerprint, None)
         self._jvm.start(context, self._settings.stop_after_stages, int(self._settings.grace_seconds * 1000))
         self._check_version(tenure)
+        self._check_store(tenure)
         self._jvm.load({tenure.job.bulk_uri(each.folder): each for each in self._loaded.values()})
         if self._agent is None:
             self._agent = self._new_agent(tenure)
@@ -111,6 +113,15 @@ class Driver:
         if tenure.left and tenure.left.spark_version != now:
             raise OtherVersion(
                 f"the state was made with Spark {tenure.left.spark_version}, this JVM has {now}"
+            )
+
+    def _check_store(self, tenure: Tenure) -> None:
+        """A path has other bytes for Java where its locale has no such letters."""
+        store = tenure.job.store
+        if not self._jvm.sees(store.bulk_uri(MARKER)):
+            raise StoreUnreadable(
+                f"Java does not find the store {store.uri}, which Python does",
+                next_step="set a locale of UTF-8, such as LC_ALL=C.UTF-8",
             )
 
     def end(self) -> None:

@@ -39,6 +39,7 @@ class Written:
     label: str
     size_bytes: int
     rows: int | None
+    query: str  # which of the program's queries had it
     name: str  # of its own folder in there
     descriptor: bytes
 
@@ -70,6 +71,9 @@ class Jvm(Protocol):
 
     def end(self) -> None:
         """The JVM ends by itself, soon."""
+
+    def sees(self, uri: str) -> bool:
+        """Whether the JVM finds what Python has put there."""
 
     def start(self, context: object, stop_after_stages: int | None, grace_ms: int) -> None: ...
 
@@ -110,6 +114,7 @@ def load_request(fragments: Mapping[str, Fragment]) -> str:
                 {
                     "folder": folder_uri,
                     "descriptor": base64.b64encode(fragment.descriptor).decode(),
+                    **({"query": fragment.query} if fragment.query else {}),
                 }
                 for folder_uri, fragment in fragments.items()
             ]
@@ -128,6 +133,7 @@ def parse_extraction(text: str) -> Extraction:
                 label=each["label"],
                 size_bytes=each["bytes"],
                 rows=each.get("rows"),
+                query=each["query"],
                 name=each["name"],
                 descriptor=base64.b64decode(each["descriptor"], validate=True),
             )

@@ -52,6 +52,9 @@ class SparkJvm:
         options = {"stop_after_stages": stop_after_stages, "grace_ms": grace_ms}
         self._call("start", context._jsc, json.dumps(options))
 
+    def sees(self, uri: str) -> bool:
+        return bool(self._call("sees", uri))
+
     def end(self) -> None:
         # Under spark-submit the JVM waits for this process, and ends with its exit code.
         if self._child is not None:

@@ -19,7 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from godwit.extractor.activate import program_has_answered
-from godwit.extractor.process import say
+from godwit.extractor.errors import UsageError
+from godwit.extractor.process import die, say
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -95,6 +96,10 @@ def write(answer: DataFrame, path: str) -> None:
 def print_json_lines(answer: DataFrame) -> None:
     from pyspark.sql import functions as f
 
+    if twice := sorted({name for name in answer.columns if answer.columns.count(name) > 1}):
+        die(
+            UsageError(f"two columns are called {twice[0]}", next_step="give each a name of its own, with AS")
+        )
     lines = answer.select(f.to_json(f.struct("*"), {"ignoreNullFields": "false"}).alias("line"))
     rows = lines.collect()
     # A move never leaves half an answer on stdout.
@@ -106,12 +111,32 @@ def print_json_lines(answer: DataFrame) -> None:
 def print_table(answer: DataFrame) -> None:
     table = Table()
     for name in answer.columns:
-        table.add_column(Text(name))
-    for row in answer.collect():
-        table.add_row(*(Text("NULL", "dim") if value is None else Text(str(value)) for value in row))
+        table.add_column(Text(visible(name)))
+    for row in as_text(answer).collect():
+        table.add_row(*(Text("NULL", "dim") if value is None else Text(visible(value)) for value in row))
     program_has_answered()
     # A pipe has no width: nothing may be folded or cut there.
     Console(width=None if sys.stdout.isatty() else 100_000).print(table)
+
+
+def as_text(answer: DataFrame) -> DataFrame:
+    """As Spark itself writes them: it has dates and intervals that Python has not."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import BinaryType
+
+    names = [f"c{number}" for number in range(len(answer.columns))]
+    binary = [isinstance(field.dataType, BinaryType) for field in answer.schema]
+    return answer.toDF(*names).select(
+        *(
+            f.hex(name) if hexed else f.col(name).cast("string")
+            for name, hexed in zip(names, binary, strict=True)
+        )
+    )
+
+
+def visible(text: str) -> str:
+    """A row is a line, and nothing in it speaks to the terminal."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def input_format(path: str) -> str:

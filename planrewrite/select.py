@@ -27,6 +27,11 @@ MOVE_BYTES_PER_MS = 100_000
 either choice is cheap; the rule must be right where moving hurts."""
 
 
+STALE = "stands on values that must be computed again, and may then be others"
+
+FOUNDATION = "what was made of it is kept, and its values do not repeat"
+
+
 @dataclass(frozen=True)
 class Chosen:
     pipeline_id: str
@@ -63,13 +68,15 @@ class Fate:
 def select(graph: StageGraph, *, budget_bytes: int | None = None) -> StateSelection:
     """The state of every query in the graph; `budget_bytes` bounds what there is time or room to write."""
     refusals = dict(_refusals(graph))
-    while stale := _stale(graph, extracted := _extracted(graph, refusals, budget_bytes)):
-        refusals |= dict.fromkeys(
-            stale, "stands on values that must be computed again, and may then be others"
-        )
+    while stale := _stale(graph, extracted := _extracted(graph, refusals, budget_bytes)) or _unfounded(
+        graph, extracted, refusals, budget_bytes
+    ):
+        refusals |= dict.fromkeys(stale, STALE)
     lost = sorted(_runs_again(graph, extracted))
     return StateSelection(
-        tuple(Chosen(each, _bytes_to_write(graph, [each])) for each in sorted(extracted)),
+        tuple(
+            Chosen(each, _bytes_to_write(graph, [each])) for each in sorted(_with_tables(graph, extracted))
+        ),
         tuple(Skipped(each, refusals[each] or f"does not fit into {budget_bytes:,} bytes") for each in lost),
     )
 
@@ -94,6 +101,45 @@ def _stale(graph: StageGraph, kept: Collection[str]) -> frozenset[str]:
                 reached.add(reader)
                 above.append(reader)
     return frozenset(reached) & frozenset(kept)
+
+
+def doubtful_beneath(graph: StageGraph, pipeline_id: str) -> list[Pipeline]:
+    """All beneath it, directly or not, that another run may give otherwise."""
+    found, below = {pipeline_id}, [pipeline_id]
+    while below:
+        for each in graph.pipelines[below.pop()].depends_on:
+            if each not in found:
+                found.add(each)
+                below.append(each)
+    beneath = (graph.pipelines[each] for each in sorted(found - {pipeline_id}))
+    return [each for each in beneath if not each.repeatable]
+
+
+def _tables(graph: StageGraph, pipeline_id: str) -> frozenset[str]:
+    """Cached tables that all queries of the program read, and that must not be built in another edition."""
+    beneath = doubtful_beneath(graph, pipeline_id)
+    return frozenset(each.id for each in beneath if each.kind is Kind.CACHE)
+
+
+def _with_tables(graph: StageGraph, kept: Collection[str]) -> frozenset[str]:
+    return frozenset(kept).union(*(_tables(graph, each) for each in kept))
+
+
+def _unfounded(
+    graph: StageGraph,
+    kept: Collection[str],
+    refusals: Mapping[str, str | None],
+    budget_bytes: int | None,
+) -> frozenset[str]:
+    """What must not be kept since the tables that it was made of cannot be kept with it."""
+    whole = _with_tables(graph, kept)
+    fits = budget_bytes is None or _bytes_to_write(graph, whole) <= budget_bytes
+    return frozenset(
+        each
+        for each in kept
+        for table in _tables(graph, each)
+        if refusals.get(table, "unfinished") is not None or (not fits and table not in kept)
+    )
 
 
 def select_state_operators(graph: StageGraph, storable: Collection[str]) -> frozenset[str]:
@@ -245,7 +291,9 @@ def _lost_ms(graph: StageGraph, kept: Collection[str]) -> int:
 def _fate(graph: StageGraph, pipeline_id: str, chosen: Collection[str], skipped: Mapping[str, str]) -> Fate:
     if pipeline_id in chosen:
         stored = graph.pipelines[pipeline_id].stored
-        return Fate(pipeline_id, "kept", "in the store already" if stored else "read by what is still to run")
+        read = pipeline_id in final_plan(graph, chosen)
+        why = "read by what is still to run" if read else FOUNDATION
+        return Fate(pipeline_id, "kept", "in the store already" if stored else why)
     if pipeline_id in skipped:
         return Fate(pipeline_id, "lost", skipped[pipeline_id])
     above = _nearest_kept_above(graph, pipeline_id, chosen)

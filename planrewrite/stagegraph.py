@@ -81,6 +81,7 @@ class StageGraph:
     taken_at_ms: int
     spark_version: str
     refusal: str | None  # why nothing of this session is state
+    stopped: bool  # the program has ended its session
     side_effects: tuple[str, ...]
     events_late: bool  # a write may have ended that is not among them yet
     stages_finished: int

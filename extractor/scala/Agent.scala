@@ -12,6 +12,7 @@ import org.json4s._
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
+import org.apache.hadoop.fs.Path
 import org.apache.hadoop.mapred.JobConf
 
 import org.apache.spark.{SparkContext, SparkEnv}
@@ -37,6 +38,7 @@ object Agent {
     val json = parse(options)
     sc = context.sc
     graceMs = number(json \ "grace_ms").getOrElse(30000L)
+    CacheBuilds.forget() // numbers of cached tables begin anew with each context
     watch = new Watch(sc)
     watch.start()
     Fallback.start(SparkEnv.get.rpcEnv)
@@ -107,18 +109,24 @@ object Agent {
     Base64.getEncoder.encodeToString(bytes.toByteArray)
   }
 
-  private def picture(): String = {
+  private def picture(): String = if (sc.isStopped) ofNothing else {
     val settled = watch.settle()
     val parked = Gate.parked
     val late = !settled || watch.planning.exists(!parked(_))
     val queries = live.map { l =>
-      ("execution" -> l.execution) ~ ("description" -> l.description) ~ ("write" -> Watch.effect(l.qe.executedPlan).isDefined) ~
-        ("parked" -> parked.contains(l.execution)) ~ ("result_running" -> (l.view.resultRunning && !parked.contains(l.execution))) ~
+      ("execution" -> l.execution) ~ ("description" -> l.description) ~ ("write" -> Watch.effect(l.qe).isDefined) ~
+        ("parked" -> parked.contains(l.execution)) ~ ("result_running" -> (Watch.streams(l.qe) || l.view.writesFirst || l.view.resultRunning && !parked.contains(l.execution))) ~
         ("pipelines" -> l.view.pipelines.map(_.json))
     }
     compact(render(("taken_at_ms" -> System.currentTimeMillis()) ~ ("spark_version" -> sc.version) ~ ("refusal" -> refusal.fold[JValue](JNull)(JString(_))) ~
-      ("side_effects" -> watch.sideEffects) ~ ("events_late" -> late) ~ ("stages_finished" -> Gate.stagesFinished) ~ ("queries" -> queries)))
+      ("stopped" -> false) ~ ("side_effects" -> watch.sideEffects) ~ ("events_late" -> late) ~ ("stages_finished" -> Gate.stagesFinished) ~ ("queries" -> queries)))
   }
+
+  private def ofNothing: String = compact(render(("taken_at_ms" -> System.currentTimeMillis()) ~ ("spark_version" -> sc.version) ~ ("refusal" -> JNull) ~
+    ("stopped" -> true) ~ ("side_effects" -> watch.sideEffects) ~ ("events_late" -> false) ~ ("stages_finished" -> Gate.stagesFinished) ~ ("queries" -> Seq.empty[JValue])))
+
+  /** Whether the JVM finds what Python has put there. */
+  def sees(uri: String): Boolean = { val path = new Path(uri); Blocks.fileSystem(path, sc.hadoopConfiguration).exists(path) }
 
   private def refusal: Option[String] =
     if (!ThisSpark.shuffleManager.isInstanceOf[SortShuffleManager]) {
@@ -131,17 +139,17 @@ object Agent {
     val json = parse(request)
     val (base, timeoutMs) = (text(json \ "base"), number(json \ "timeout_ms").get)
     // Ids are those of another picture: the plan may have changed since. Fingerprints stay.
-    val views = (for (l <- live; p <- l.view.pipelines if p.state == "finished"; print <- p.fingerprint.toOption) yield print -> p).toMap
+    val views = (for (l <- live; p <- l.view.pipelines if p.state == "finished"; print <- p.fingerprint.toOption) yield print -> (p, l.qe)).toMap
     val wanted = list(json \ "pipelines").map(p => (text(p \ "id"), text(p \ "fingerprint"))).zipWithIndex
     val extract = new Extract(sc, base, timeoutMs)
     val pool = Executors.newFixedThreadPool(math.max(1, math.min(4, wanted.size)))
     try {
-      val futures = wanted.map { case ((id, print), i) => id -> pool.submit(task(extract, views.get(print), s"f$i")) }
+      val futures = wanted.map { case ((id, print), i) => id -> pool.submit(task(extract, views.get(print).map(_._1), s"f$i")) }
       val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs)
       val ended = futures.map { case (id, f) => id -> Try(f.get(deadline - System.nanoTime(), TimeUnit.NANOSECONDS)).recover { case _: TimeoutException => throw new Late(timeoutMs) } }
       val (fragments, failed) = ended.partition(_._2.isSuccess)
       compact(render(
-        ("fragments" -> fragments.collect { case (id, Success(f)) => described(id, f, base) }) ~
+        ("fragments" -> fragments.collect { case (id, Success(f)) => described(id, f, base, Shape.of(views(f.fingerprint)._2)) }) ~
         ("failed" -> failed.collect { case (id, Failure(e)) =>
           ("pipeline" -> id) ~ ("reason" -> reason(e)) ~ ("refused" -> Option(e.getCause).exists(_.isInstanceOf[Refused]))
         })))
@@ -172,14 +180,14 @@ object Agent {
     fragment
   }
 
-  private def described(id: String, f: Fragment, base: String): JObject =
-    ("pipeline" -> id) ~ ("fingerprint" -> f.fingerprint) ~ ("kind" -> f.kind) ~ ("label" -> f.label) ~ ("bytes" -> f.bytes) ~ ("rows" -> f.rows.fold[JValue](JNull)(JLong(_))) ~
+  private def described(id: String, f: Fragment, base: String, query: String): JObject =
+    ("pipeline" -> id) ~ ("query" -> query) ~ ("fingerprint" -> f.fingerprint) ~ ("kind" -> f.kind) ~ ("label" -> f.label) ~ ("bytes" -> f.bytes) ~ ("rows" -> f.rows.fold[JValue](JNull)(JLong(_))) ~
       ("name" -> f.folder.stripPrefix(base + "/")) ~ ("descriptor" -> Base64.getEncoder.encodeToString(Fragment.encode(f)))
 
   def load(request: String): Unit = {
     Fallback.forget()
     Fragments.load(list(parse(request) \ "fragments").map { f =>
-      Fragment.decode(Base64.getDecoder.decode(text(f \ "descriptor"))).copy(folder = text(f \ "folder"))
+      Fragment.decode(Base64.getDecoder.decode(text(f \ "descriptor"))).copy(folder = text(f \ "folder"), query = (f \ "query").toOption.map(text))
     })
   }
 

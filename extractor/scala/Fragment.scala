@@ -12,7 +12,8 @@ case class BlockFile(name: String, first: Int, last: Int, directoryOffset: Long,
 
 /**
  * What the store knows of one finished exchange. `rows` stays None where Spark did not know: AQE removes
- * relations that are known to be empty. `bytesByPartition` is empty for an exchange without a single mapper.
+ * relations that are known to be empty. `bytesByPartition` is empty for an exchange without a single mapper. `query`
+ * is the only query that may read it, where another might meet other values of what it was made of.
  */
 case class Fragment(
     fingerprint: String,
@@ -27,7 +28,8 @@ case class Fragment(
     rows: Option[Long],
     codec: Option[String],
     fields: Int,
-    files: Seq[BlockFile]) {
+    files: Seq[BlockFile],
+    query: Option[String] = None) {
 
   def bytes: Long = bytesByPartition.sum
 

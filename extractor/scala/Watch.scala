@@ -98,7 +98,7 @@ class Watch(sc: SparkContext) extends SparkListener {
       // One that failed may have written as well. One that could not be planned has not: its commands are executions of
       // their own. It is not even asked for its plan: Spark would write this thread into the program's own exception.
       for (qe <- Option(e.qe) if qe.tracker.phases.contains(QueryPlanningTracker.PLANNING)) {
-        val what = try Watch.effect(qe.executedPlan) catch { case NonFatal(error) => Some(s"a plan that cannot be read: $error") }
+        val what = try Watch.effect(qe) catch { case NonFatal(error) => Some(s"a plan that cannot be read: $error") }
         what.foreach(w => Watch.effects.add(s"execution ${e.executionId}: $w"))
       }
       started.remove(e.executionId) // last: who finds it gone finds its effect
@@ -125,6 +125,11 @@ object Watch {
   def begun(name: String): Unit = effects.add(s"$name of an RDD")
 
   private def command(p: LogicalPlan): Boolean = p.isInstanceOf[Command] || p.isInstanceOf[ParsedStatement]
+
+  /** A batch of a streaming query: what it writes is not in its plan. (The class is in another package in each version.) */
+  def streams(qe: QueryExecution): Boolean = qe.getClass.getSimpleName == "IncrementalExecution"
+
+  def effect(qe: QueryExecution): Option[String] = if (streams(qe)) Some("a batch of a streaming query") else effect(qe.executedPlan)
 
   /** The side effect of a plan, if it has one. Commands count as such unless they are known to be none. */
   def effect(plan: SparkPlan): Option[String] = plan match {

@@ -152,7 +152,7 @@ private[godwit] abstract class Encoding {
       // A merge reads buffers by position; what they were made of stands in the partial aggregate below.
       val merged: Map[ExprId, String] = if (a.mode == Final || a.mode == PartialMerge) a.aggregateFunction.references.map(_.exprId -> "merged").toMap else Map.empty
       within(merged ++ scope)("AE" + q(value(a.aggregateFunction)) + a.mode + a.isDistinct + q(value(a.filter)))
-    case i: In => "IN" + q(expression(i.value)) + unordered(i.list.distinct)
+    case i: In if i.deterministic => "IN" + q(expression(i.value)) + unordered(i.list.distinct)
     // A random number is drawn or not by what was evaluated before it: there the order stays.
     case c: BinaryComparison if c.deterministic && !c.isInstanceOf[EqualTo] && !c.isInstanceOf[EqualNullSafe] => comparison(c)
     case _ if e.deterministic && operator(e).isDefined =>

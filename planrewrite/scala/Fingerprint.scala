@@ -372,7 +372,7 @@ private[godwit] object Ties {
   }
 }
 
-/** Which expressions look at the order or the partitions of their input. Unknown ones do. */
+/** Which expressions look at the order or the partitions of their input. Unknown aggregates and window functions do. */
 private[godwit] object LayoutSensitive {
   def knows(e: Expression): Boolean = e match {
     case _: Rand | _: Randn | _: MonotonicallyIncreasingID | _: SparkPartitionID | _: InputFileName |

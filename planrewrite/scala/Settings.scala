@@ -24,7 +24,7 @@ private[godwit] object Settings {
 
   /** How to reach files, not how to read them; keys to a store change from hour to hour. */
   private val NeutralForHadoop = Seq("fs.", "dfs.", "hadoop.", "yarn.", "ipc.", "ha.", "rpc.", "net.", "hive.metastore.",
-    "hive.server2.", "hive.zookeeper.", "hive.exec.", "javax.jdo.", "mapreduce.jobhistory.", "mapreduce.cluster.", "mapreduce.jobtracker.",
+    "hive.server2.", "hive.zookeeper.", "hive.exec.scratchdir", "hive.exec.stagingdir", "javax.jdo.", "mapreduce.jobhistory.", "mapreduce.cluster.", "mapreduce.jobtracker.",
     "mapreduce.job.", "mapred.local.")
 
   /** Whole words at a key's end: a tokenizer is no token. */
@@ -50,17 +50,23 @@ private[godwit] object Settings {
     val locales = Locale.getDefault +: Locale.Category.values.toSeq.map(Locale.getDefault(_))
     val java = (TimeZone.getDefault.getID +: locales.map(_.toLanguageTag)) ++ OfJava.map(key => s"$key=${System.getProperty(key)}") ++
       Seq("default", "extra").map(kind => s"spark.executor.${kind}JavaOptions").flatMap(key => JavaOption.findAllIn(conf.getConfString(key, "")))
-    (own.toSeq.sorted ++ changed(session.sparkContext.hadoopConfiguration) ++ (conf.sessionLocalTimeZone +: java)).mkString("\n")
+    (own.toSeq.sorted ++ changed(session.sparkContext.hadoopConfiguration) ++ Seq(conf.sessionLocalTimeZone, s"ansi=${conf.ansiEnabled}") ++ java).mkString("\n")
   }
 
   /** Without those that plans alone look at: Spark plans a cached table under some of its own. */
   def ofTasks(session: SparkSession): Seq[String] = of(session).linesIterator.filterNot(line => OfPlans.exists(line.startsWith)).toSeq
 
   /** What a job tells its tasks: the session's settings, and what the program has said for its thread. */
-  def ofJob(job: Properties): Seq[String] = ofTasks(job.asScala.filter { case (key, _) => if (key.startsWith("spark.")) relevant(key) else Told.own(key) })
+  def ofJob(job: Properties): Seq[String] = ofTasks(job.asScala.filter { case (key, _) => counts(key) || Told.toTasks(key) })
 
   /** What a job would tell that makes a cached table under the settings with which it was planned. */
-  def ofCache(session: SparkSession): Seq[String] = ofTasks(session.sessionState.conf.getAllConfs.filter { case (key, _) => key.startsWith("spark.") && relevant(key) })
+  def ofCache(session: SparkSession): Seq[String] = ofTasks(session.sessionState.conf.getAllConfs.filter { case (key, _) => key.startsWith("spark.") && (relevant(key) || Told.toTasks(key)) })
+
+  /** Of a job's or a cached table's settings: whether it counts for rows in which no function asks what it was told. */
+  def changesRows(setting: String): Boolean = counts(setting.takeWhile(_ != '='))
+
+  /** Of what a job is told. */
+  private def counts(key: String): Boolean = if (key.startsWith("spark.")) relevant(key) else Told.toTasks(key)
 
   private def ofTasks(settings: Iterable[(String, String)]): Seq[String] = settings.collect {
     case (key, value) if !OfPlans.exists(key.startsWith) && !NumbersOfQueries(key) => s"$key=${withoutGodwit(value)}"

@@ -13,7 +13,9 @@ import org.apache.spark.sql.catalyst.plans.logical.statsEstimation.EstimationUti
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution._
 import org.apache.spark.sql.execution.adaptive._
+import org.apache.spark.sql.execution.command.DataWritingCommandExec
 import org.apache.spark.sql.execution.columnar.{CacheAccess, InMemoryTableScanExec}
+import org.apache.spark.sql.execution.datasources.v2.{V2CommandExec, V2ExistingTableWriteExec}
 import org.apache.spark.sql.execution.exchange._
 
 /** One pipeline of a live query, as `godwit.planrewrite.stagegraph` reads it; `holder` is what its rows are taken from. */
@@ -65,10 +67,20 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
   }
 
   /** A command stays at the root, above what is adaptive. Where nothing is, nothing tells, and the answer counts as under way. */
-  def resultRunning: Boolean = {
-    val command = plan match { case c: CommandResultExec => c.commandPhysicalPlan; case other => other }
+  def resultRunning: Boolean =
     command.collectFirst { case a: AdaptiveSparkPlanExec => a.isFinalPlan || a.executedPlan.isInstanceOf[ResultQueryStageExec] }.getOrElse(true)
+
+  /**
+   * Whether it writes, and has made room for its output (folders are made, old files deleted) before its stages begin.
+   * Not if the command itself is part of what is adaptive, nor if it commits to an existing table at its end.
+   */
+  def writesFirst: Boolean = command.exists {
+    case _: DataWritingCommandExec => true
+    case v: V2CommandExec => !v.isInstanceOf[V2ExistingTableWriteExec]
+    case _ => false
   }
+
+  private def command: SparkPlan = plan match { case c: CommandResultExec => c.commandPhysicalPlan; case other => other }
 
   private def visit(p: SparkPlan, reads: mutable.Set[String]): Unit = p match {
     case a: AdaptiveSparkPlanExec =>
@@ -131,7 +143,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
       case _ => None
     }
     val (tasksDone, tasks) = shuffleId.map(watch.tasks).getOrElse((0, 0))
-    PipelineView(id, "shuffle", if (statistics.isDefined || stored) "finished" else "running", print, s.shuffle.simpleString(8), stored, stored, Fingerprint.repeatable(s.shuffle),
+    PipelineView(id, "shuffle", if (statistics.isDefined || stored) "finished" else "running", print, s.shuffle.simpleString(8), inInitialPlan = stored, stored, Fingerprint.repeatable(s.shuffle),
       bytes = statistics.flatMap(Option(_)).map(_.bytesByPartitionId.sum).getOrElse(0L), rows = runtime.flatMap(_.rowCount).map(_.toLong),
       tasksDone, tasks, shuffleId.map(watch.runMs).getOrElse(0L), standsFor(s), s.shuffle.outputPartitioning.numPartitions, Some(s))
   }
@@ -146,7 +158,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
     val runtime = if (state == "finished") Some(b.getRuntimeStatistics) else None
     // The relation's own size counts memory pages: 64 MB for a thousand rows.
     val bytes = runtime.map(s => s.rowCount.map(_ * EstimationUtils.getSizePerRow(b.output)).fold(s.sizeInBytes)(_.min(s.sizeInBytes)).toLong)
-    PipelineView(id, "broadcast", state, print, b.broadcast.simpleString(8), stored, stored, Fingerprint.repeatable(b.broadcast), bytes.getOrElse(0L),
+    PipelineView(id, "broadcast", state, print, b.broadcast.simpleString(8), inInitialPlan = stored, stored, Fingerprint.repeatable(b.broadcast), bytes.getOrElse(0L),
       runtime.flatMap(_.rowCount).map(_.toLong), runMs = ms, standsFor = standsFor(b), partitions = 1, holder = Some(b))
   }
 
@@ -169,7 +181,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
     val (print, stored) =
       if (adaptives.isEmpty) (Left("the query is not adaptive (spark.sql.adaptive.enabled) and starts again on a move"), false) else known(e)
     PipelineView(id, if (e.isInstanceOf[BroadcastExchangeLike]) "broadcast" else "shuffle", if (stored) "finished" else "waiting", print,
-      e.simpleString(8), stored, stored, Fingerprint.repeatable(e), standsFor = standsFor(e), partitions = e.outputPartitioning.numPartitions)
+      e.simpleString(8), inInitialPlan = stored, stored, Fingerprint.repeatable(e), standsFor = standsFor(e), partitions = e.outputPartitioning.numPartitions)
   }
 
   private def subquery(id: String, s: SparkPlan): PipelineView = {

@@ -22,7 +22,7 @@ case class Substitute(session: SparkSession) extends Rule[SparkPlan] {
   override def apply(plan: SparkPlan): SparkPlan = {
     try {
       Fingerprint.remember(plan, session)
-      if (Fragments.isEmpty) plan else replace(plan, new Fingerprint(session))
+      if (Fragments.isEmpty) plan else new Substitution(session).replace(plan)
     } catch {
       case NonFatal(e) =>
         System.err.println(s"godwit: the stored state is not used for this plan, it is computed from source: $e")
@@ -30,19 +30,26 @@ case class Substitute(session: SparkSession) extends Rule[SparkPlan] {
     }
   }
 
-  private def replace(p: SparkPlan, prints: Fingerprint): SparkPlan = p match {
+}
+
+/** One pass over a plan. */
+private class Substitution(session: SparkSession) {
+  private val prints = new Fingerprint(session)
+  private lazy val here = Shape.here(session.sparkContext)
+
+  def replace(p: SparkPlan): SparkPlan = p match {
     case e: ShuffleExchangeExec =>
-      stored(e, prints).fold(below(e, prints))(f => standIn(e, f, leaf => StoredShuffleExec(f, e.outputPartitioning, e.shuffleOrigin, e.advisoryPartitionSize, leaf)(e)))
+      stored(e).fold(below(e))(f => standIn(e, f, leaf => StoredShuffleExec(f, e.outputPartitioning, e.shuffleOrigin, e.advisoryPartitionSize, leaf)(e)))
     case e: BroadcastExchangeExec =>
-      stored(e, prints).fold(below(e, prints))(f => standIn(e, f, leaf => StoredBroadcastExec(f, e.mode, leaf)(e)))
+      stored(e).fold(below(e))(f => standIn(e, f, leaf => StoredBroadcastExec(f, e.mode, leaf)(e)))
     case stage: QueryStageExec => stage
-    case other => below(other, prints)
+    case other => below(other)
   }
 
-  private def below(p: SparkPlan, prints: Fingerprint): SparkPlan = p.mapChildren(replace(_, prints))
+  private def below(p: SparkPlan): SparkPlan = p.mapChildren(replace)
 
-  private def stored(e: Exchange, prints: Fingerprint): Option[Fragment] =
-    prints.exchange(e).toOption.flatMap(Fragments.get).filter(_.fields == e.output.size)
+  private def stored(e: Exchange): Option[Fragment] =
+    prints.exchange(e).toOption.flatMap(Fragments.get).filter(f => f.fields == e.output.size && f.query.forall(here.contains))
 
   private def standIn(e: Exchange, fragment: Fragment, node: SparkPlan => SparkPlan): SparkPlan = {
     val leaf = StoredLeafExec(fragment.fingerprint, e.child.output)
@@ -73,18 +80,21 @@ case class SubstituteCaches() extends Rule[LogicalPlan] {
 object SubstituteCaches {
   private val Replacement = TreeNodeTag[CachedRDDBuilder]("godwit.replacement")
 
+  /** Whoever has begun with the replacement stays with it, even if its rows are lost: there is one table. */
   private def stored(builder: CachedRDDBuilder): Option[CachedRDDBuilder] = synchronized {
+    builder.cachedPlan.getTagValue(Replacement).orElse(found(builder).map { fragment =>
+      val replacement = builder.copy(cachedPlan = StoredCacheExec(fragment, builder.cachedPlan.output)(builder.cachedPlan))
+      builder.cachedPlan.setTagValue(Replacement, replacement)
+      Fragments.used(fragment)
+      replacement
+    })
+  }
+
+  private def found(builder: CachedRDDBuilder): Option[Fragment] = {
     val plan = builder.cachedPlan
     val free = !Fragments.isEmpty && !plan.isInstanceOf[Stored] && CacheAccess.buffers(builder).isEmpty && !builder.supportsColumnarInput
-    val found = if (free) new Fingerprint(plan.session).cache(plan).toOption.flatMap(Fragments.get) else None
-    found.filter(_.fields == plan.output.size).map { fragment =>
-      plan.getTagValue(Replacement).getOrElse {
-        val replacement = builder.copy(cachedPlan = StoredCacheExec(fragment, plan.output)(plan))
-        plan.setTagValue(Replacement, replacement)
-        Fragments.used(fragment)
-        replacement
-      }
-    }
+    val fragment = if (free) new Fingerprint(plan.session).cache(plan).toOption.flatMap(Fragments.get) else None
+    fragment.filter(_.fields == plan.output.size)
   }
 }
 

@@ -6,6 +6,7 @@ import java.util.concurrent.ConcurrentHashMap
 import scala.jdk.CollectionConverters._
 
 import org.apache.spark.SparkContext
+import org.apache.spark.sql.catalyst.expressions.PythonFuncExpression
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.adaptive.{AdaptiveSparkPlanExec, QueryStageExec}
@@ -25,11 +26,11 @@ private[godwit] object Told {
     val all = session.sparkContext.getLocalProperties.asScala.toMap
     // While a query runs, its settings are told to its tasks in the same way.
     val settings = session.sessionState.conf.getAllConfs
-    all.filter { case (key, _) => OfPeople.contains(key) || own(key) && !settings.contains(key) }
+    all.filter { case (key, _) => toTasks(key) && !settings.contains(key) }
   }
 
   /** Whatever Spark has not put there itself. */
-  def own(key: String): Boolean = !OfSpark.exists(key.startsWith)
+  def toTasks(key: String): Boolean = OfPeople.contains(key) || !OfSpark.exists(key.startsWith)
 }
 
 /**
@@ -38,6 +39,8 @@ private[godwit] object Told {
  */
 private[godwit] object CacheBuilds {
   private val met = new ConcurrentHashMap[Int, Set[Seq[String]]]
+
+  def forget(): Unit = met.clear()
 
   /** Waits until all jobs that have begun are noted; false: they are not. */
   @volatile var settle: () => Boolean = () => false
@@ -52,10 +55,22 @@ private[godwit] object CacheBuilds {
   private def problem(table: CachedRDDBuilder): Option[String] = table.cachedPlan match {
     case s: Stored if Fragments.get(s.fragment.fingerprint).isDefined => None
     case plan => CacheAccess.buffers(table).flatMap { rdd =>
+      def heard(settings: Seq[String]) = if (listens(plan)) settings else settings.filter(Settings.changesRows)
+      def alike(job: Seq[String]) = heard(job) == heard(Settings.ofCache(plan.session))
       if (!met.containsKey(rdd.id) && !settle()) Some("a cached table, as Spark's events are late")
-      else if (met.getOrDefault(rdd.id, Set.empty).forall(_ == Settings.ofCache(plan.session))) None
+      else if (met.getOrDefault(rdd.id, Set.empty).forall(alike)) None
       else Some("a cached table that was filled under other settings than its own")
     }
+  }
+
+  /** Only a function in Python can ask what its thread was told. */
+  private def listens(p: SparkPlan): Boolean = p match {
+    case c: InMemoryTableScanExec => listens(c.relation.cacheBuilder.cachedPlan)
+    case s: QueryStageExec => listens(s.plan)
+    case a: AdaptiveSparkPlanExec => listens(a.initialPlan)
+    case s: Stored => listens(s.replaced)
+    case r: ReusedExchangeExec => listens(r.child)
+    case other => other.expressions.exists(_.exists(_.isInstanceOf[PythonFuncExpression])) || (other.children ++ other.subqueries).exists(listens)
   }
 
   /** All that a plan reads, directly or not. */

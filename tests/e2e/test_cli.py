@@ -1,6 +1,7 @@
 """The commands as people type them, before a real Spark."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,38 @@ def test_a_text_that_is_no_sql_is_told_in_one_line(tmp_path: Path, words: list[o
     assert (told.returncode, told.stdout) == (1, "")
     assert "PARSE_SYNTAX_ERROR" in json.loads(told.stderr.splitlines()[-1])["error"]
     assert "Traceback" not in told.stderr
+
+
+def test_what_spark_can_answer_is_printed_though_python_has_no_such_value(tmp_path: Path) -> None:
+    (tmp_path / "q.sql").write_text(
+        "SELECT date_add(DATE'9999-12-30', 2) AS d, INTERVAL 2 MONTH AS i, 'a\\tb' AS t, X'0aff' AS b,"
+        " 1 AS n, 2 AS n"
+    )
+    store = ("--store", tmp_path / "store", *SPARK, "--master", "local[1]", tmp_path / "q.sql")
+    shown = godwit("sql", "--job", "q", *store)
+    assert shown.returncode == 0, shown.stderr
+    (line,) = [line for line in shown.stdout.splitlines() if "+10000-01-01" in line]
+    assert [cell.strip() for cell in line.split("│")[1:-1]] == [
+        "+10000-01-01",
+        "INTERVAL '2' MONTH",
+        r"a\tb",
+        "0AFF",
+        "1",
+        "2",
+    ]
+    told = godwit("sql", "--json", "--job", "q", *store)
+    assert (told.returncode, told.stdout) == (64, "")
+    assert "two columns are called n" in json.loads(told.stderr.splitlines()[-1])["error"]
+
+
+def test_a_store_whose_name_java_cannot_write_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "q.sql").write_text("SELECT 1 AS a")
+    environment = {**os.environ, "LC_ALL": "POSIX", "PYTHONUTF8": "1"}
+    words = ["sql", "--job", "q", "--store", f"{tmp_path}/lager-ä", *SPARK, f"{tmp_path}/q.sql"]
+    told = subprocess.run([GODWIT, *words], capture_output=True, text=True, timeout=300, env=environment)
+    assert told.returncode == 67, told.stderr
+    assert "Java does not find the store" in told.stderr
+    assert [each.name for each in tmp_path.glob("lager*")] == ["lager-ä"]
 
 
 def test_rows_are_written_in_the_format_of_the_outputs_name(tmp_path: Path, words: list[object]) -> None:

@@ -21,6 +21,7 @@ class Machine:
         self.graph = graph
         self.gate_is_open = True
         self.ended = False
+        self.is_blind = False
         self.effects: list[str] = []
         self.notices: queue.Queue[Notice | None] = queue.Queue()
         self.drain_ms = 0  # how long the running stages still take
@@ -37,6 +38,9 @@ class Machine:
 
     def surroundings(self) -> Surroundings:
         return Surroundings("", "")
+
+    def sees(self, uri: str) -> bool:
+        return Path(uri.removeprefix("file://")).exists() and not self.is_blind
 
     def start(self, context: object, stop_after_stages: int | None, grace_ms: int) -> None:
         self.started_with = (stop_after_stages, grace_ms)
@@ -109,6 +113,7 @@ class Machine:
         folder.mkdir(parents=True)
         (folder / "rows").write_bytes(b"x" * min(pipeline.bytes, 1000))
         return Written(
+            query="q",
             pipeline=pipeline.id,
             fingerprint=str(pipeline.fingerprint),
             kind=pipeline.kind,

@@ -23,7 +23,15 @@ from godwit.extractor import settings, sparkconf, standby, workercode
 from godwit.extractor.activate import EFFECTS, Activation, is_no_program
 from godwit.extractor.control import ControlClient
 from godwit.extractor.driver import Driver
-from godwit.extractor.errors import JobAlive, MoveFailed, OtherProgram, OtherVersion, UnknownJob, UsageError
+from godwit.extractor.errors import (
+    JobAlive,
+    MoveFailed,
+    OtherProgram,
+    OtherVersion,
+    StoreUnreadable,
+    UnknownJob,
+    UsageError,
+)
 from godwit.extractor.facade import Notice, Report
 from godwit.extractor.importhook import after_import
 from godwit.extractor.job import JobFolder, JobLease
@@ -722,6 +730,17 @@ def test_state_of_another_jvm_is_not_loaded(tmp_path: Path, program: Path, new_d
     with pytest.raises(OtherVersion, match=r"made with Spark 4\.3\.0, this JVM has 4\.3\.1"):
         driver.attach(object())
     assert machine.loaded == {}
+
+
+def test_a_store_that_java_does_not_find_is_refused_before_anything_runs(
+    tmp_path: Path, program: Path, new_driver: Drivers
+) -> None:
+    """In a locale without its letters, a folder has another name for Java."""
+    machine = Machine(graph_of())
+    machine.is_blind = True
+    with pytest.raises(StoreUnreadable, match="Java does not find the store") as caught:
+        new_driver(new_job(tmp_path), machine, program).attach(object())
+    assert "LC_ALL" in caught.value.next_step
 
 
 def test_a_program_whose_accounts_fail_has_ended_all_the_same(

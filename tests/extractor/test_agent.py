@@ -642,6 +642,13 @@ def test_the_status_says_why_a_move_would_be_refused(staged: Staged) -> None:
     )
 
 
+def test_a_program_that_has_stopped_its_context_is_not_moved(staged: Staged) -> None:
+    stage = staged(StageGraph(1, "4.3.0", None, True, (), False, 2, ()))
+    assert "has stopped its SparkContext" in stage.agent.status()["refusal"]
+    assert "has stopped its SparkContext" in str(stage.move()["error"])
+    assert stage.left_with == []
+
+
 # Notices that meet a move
 
 

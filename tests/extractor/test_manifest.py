@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from godwit.extractor.errors import ManifestCorrupt
-from godwit.extractor.manifest import HEADER_BYTES, MAGIC, Fragment, Manifest, decode, encode
+from godwit.extractor.manifest import FORMAT, HEADER_BYTES, MAGIC, Fragment, Manifest, decode, encode
 from godwit.extractor.program import Module, Program
 from godwit.planrewrite.records import to_plain
 from godwit.planrewrite.select import Chosen, Skipped, StateSelection
@@ -65,7 +65,7 @@ def sealed(plain: Any) -> bytes:
 
 
 def changed(**facts: Any) -> bytes:
-    return sealed({"format": 5, **to_plain(MANIFEST), **facts})
+    return sealed({"format": FORMAT, **to_plain(MANIFEST), **facts})
 
 
 def refused(data: bytes) -> str:
@@ -109,9 +109,12 @@ def test_bytes_behind_the_end_are_noticed() -> None:
         (MAGIC + bytes(32) + b"\x80", "checksum is wrong"),
         (MAGIC + hashlib.sha256(b"\xc1").digest() + b"\xc1", "is not msgpack"),
         (sealed([1]), "is not a map"),
-        (sealed({}), "has format None, this godwit reads format 5"),
-        (changed(format=4), "has format 4, this godwit reads format 5"),
-        (changed(format=4, novelty=1), "has format 4, this godwit reads format 5"),
+        (sealed({}), f"has format None, this godwit reads format {FORMAT}"),
+        (changed(format=FORMAT - 1), f"has format {FORMAT - 1}, this godwit reads format {FORMAT}"),
+        (
+            changed(format=FORMAT - 1, novelty=1),
+            f"has format {FORMAT - 1}, this godwit reads format {FORMAT}",
+        ),
         (changed(novelty=1), "manifest: unknown novelty"),
         (changed(epoch="1"), "manifest.epoch: expected int, found str"),
         (changed(epoch=0), "epoch or moves out of range"),
@@ -129,7 +132,7 @@ def test_what_is_not_exactly_a_manifest_is_refused(data: bytes, message: str) ->
 
 @pytest.mark.parametrize("field", sorted(to_plain(MANIFEST)))
 def test_every_field_is_required(field: str) -> None:
-    plain = {"format": 5, **to_plain(MANIFEST)}
+    plain = {"format": FORMAT, **to_plain(MANIFEST)}
     del plain[field]
     assert refused(sealed(plain)) == f"manifest: missing {field}"
 
@@ -157,4 +160,4 @@ def test_a_manifest_begins_as_documented() -> None:
     data = encode(MANIFEST)
     assert data[:8] == b"GODWIT1\n"
     assert data[8:40] == hashlib.sha256(data[40:]).digest()
-    assert msgpack.unpackb(data[HEADER_BYTES:])["format"] == 5
+    assert msgpack.unpackb(data[HEADER_BYTES:])["format"] == FORMAT

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from godwit.extractor.sqljob import format_by_name, input_format, local_path
+from godwit.extractor.sqljob import format_by_name, input_format, local_path, visible
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,8 @@ def test_an_address_elsewhere_is_no_path() -> None:
     assert local_path("s3a://bucket/t") is None
     assert local_path("file:///a%20b") == Path("/a b")
     assert local_path("a b") == Path("a b")
+
+
+def test_a_value_neither_breaks_its_line_nor_speaks_to_the_terminal() -> None:
+    assert visible("x\ty\nz\x07 \x1b[31m") == r"x\ty\nz\x07 \x1b[31m"
+    assert visible("Ærø 100 %") == "Ærø 100 %"

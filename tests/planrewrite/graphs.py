@@ -47,7 +47,7 @@ def graph(*pipelines: Pipeline, refusal: str | None = None) -> StageGraph:
 
 
 def graph_of(*queries: Query, refusal: str | None = None) -> StageGraph:
-    taken = StageGraph(1_700_000_000_000, "4.3.0", refusal, (), False, 3, queries)
+    taken = StageGraph(1_700_000_000_000, "4.3.0", refusal, False, (), False, 3, queries)
     return StageGraph.from_json(taken.to_json())
 
 

@@ -77,6 +77,40 @@ def test_what_was_filtered_by_the_value_of_a_subquery_stands_on_it() -> None:
     assert chosen(select(graph(pipeline("a"), value, filtered, rest, result("r", "j")))) == "a"
 
 
+def table_of_sums(**facts: Any) -> StageGraph:
+    """The maximum of a cached table of sums, which is all that this query has still to read."""
+    table = pipeline("t", kind="cache", **{"repeatable": False, **facts})
+    return graph(table, pipeline("m", "t", bytes=100, repeatable=False), result("r", "m"))
+
+
+def test_a_cached_table_is_kept_with_what_was_made_of_it_as_other_queries_read_it_too() -> None:
+    taken = table_of_sums()
+    selection = select(taken)
+    assert chosen(selection) == "m t"
+    assert fates(taken, selection)["t"] == (
+        "kept",
+        "what was made of it is kept, and its values do not repeat",
+    )
+
+
+def test_a_table_of_values_that_repeat_is_not_kept_with_it() -> None:
+    assert chosen(select(table_of_sums(repeatable=True))) == "m"
+
+
+def test_what_was_made_of_a_table_that_cannot_be_kept_is_not_kept_either() -> None:
+    selection = select(table_of_sums(refusal="nondeterministic"))
+    assert chosen(selection) == ""
+    assert skipped(selection) == {
+        "m": "stands on values that must be computed again, and may then be others",
+        "t": "nondeterministic",
+    }
+    assert chosen(select(table_of_sums(bytes=10_000_000_000), budget_bytes=1_000_000)) == ""
+
+
+def test_a_table_that_is_only_filled_in_part_cannot_be_kept() -> None:
+    assert chosen(select(table_of_sums(state="running"))) == ""
+
+
 # The paper's running example
 
 
@@ -313,7 +347,7 @@ def test_whatever_is_chosen_is_finished_storable_and_needed_past_no_other_chosen
     selection = select(taken, budget_bytes=budget_bytes)
     kept = {each.pipeline_id for each in selection.chosen}
     assert kept <= storable(taken)
-    assert kept <= needed(taken, kept)
+    assert kept <= needed(taken, kept) | {table for each in kept for table in tables(taken, each)}
 
 
 @given(random_graphs(), budgets)
@@ -335,7 +369,8 @@ def test_every_storable_shuffle_that_an_unfinished_pipeline_reads_is_chosen(take
     shuffles = {each.id for each in taken.pipelines.values() if each.kind is Kind.SHUFFLE}
     again = final_plan(taken, kept) - kept
     stale = {each for each in shuffles if not all_repeatable(taken, again & beneath(taken, each))}
-    assert read & shuffles & storable(taken) - stale <= kept
+    unfounded = {each for each in shuffles if not tables(taken, each) <= kept}
+    assert read & shuffles & storable(taken) - stale - unfounded <= kept
 
 
 @given(random_graphs(), budgets, st.randoms(use_true_random=False))
@@ -360,6 +395,20 @@ def test_nothing_is_kept_that_was_made_of_values_which_another_run_gives_otherwi
     kept = {each.pipeline_id for each in selection.chosen}
     again = final_plan(taken, kept) - kept
     assert all(all_repeatable(taken, again & beneath(taken, each)) for each in kept)
+
+
+@given(random_graphs(), budgets)
+def test_nothing_is_kept_without_the_tables_that_it_was_made_of(
+    taken: StageGraph, budget_bytes: int | None
+) -> None:
+    selection = select(taken, budget_bytes=budget_bytes)
+    kept = {each.pipeline_id for each in selection.chosen}
+    assert all(tables(taken, each) <= kept for each in kept)
+
+
+def tables(taken: StageGraph, pipeline_id: str) -> set[str]:
+    below = [taken.pipelines[each] for each in beneath(taken, pipeline_id)]
+    return {each.id for each in below if each.kind is Kind.CACHE and not each.repeatable}
 
 
 def beneath(taken: StageGraph, pipeline_id: str) -> set[str]:

@@ -66,6 +66,7 @@ BUGS = {
     "columns have no names under pandas": Bug(
         FINGERPRINT, "_: FlatMapCoGroupsInPandasExec => names(p) +", "_: FlatMapCoGroupsInPandasExec =>"
     ),
+    "random numbers in a list commute": Bug(ENCODING, "case i: In if i.deterministic =>", "case i: In =>"),
     "operands beside a random number commute": Bug(
         ENCODING, "case _ if e.deterministic && operator(e)", "case _ if operator(e)"
     ),

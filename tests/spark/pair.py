@@ -126,7 +126,7 @@ class Driver:
     ) -> Capture:
         prints = {each: str(graph.pipelines[each].fingerprint) for each in wanted}
         extraction = self.jvm.extract(f"file://{folder}", prints, timeout_ms)
-        fragments = tuple(decide.fragment(each, ".") for each in extraction.written)
+        fragments = tuple(decide.fragment(each, ".", graph, {}) for each in extraction.written)
         return Capture(
             folder, graph, fragments, {each.pipeline: each.reason for each in extraction.not_written}, []
         )
@@ -164,6 +164,11 @@ class Driver:
         )
         plan = frame._jdf.queryExecution().executedPlan().initialPlan()
         return [told(fingerprint.exchange(each)) for each in exchanges(plan)]
+
+    def shape(self, frame: DataFrame) -> str:
+        """Which query it is."""
+        shapes = self.spark._jvm.org.apache.spark.sql.godwit.Shape
+        return str(shapes.of(frame._jdf.queryExecution()))
 
 
 def chosen(graph: StageGraph) -> list[str]:

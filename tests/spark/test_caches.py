@@ -1,14 +1,17 @@
 """A cached table is work that is done: where it costs more to build again than to move, its rows move."""
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from godwit.planrewrite.stagegraph import StageGraph
-from tests.spark.pair import Capture, Driver, Running, driver, finished, write
+from tests.spark.pair import Capture, Driver, Running, chosen, driver, finished, write
 from tests.spark.test_lost_blocks import DAMAGES
 
 ROWS = 200
@@ -213,3 +216,100 @@ def test_a_table_that_was_filled_for_another_tenant_is_not_state(here: Driver, t
     here.spark.sparkContext.setLocalProperty("tenant", None)  # type: ignore[arg-type]
     above = here.prints(cached.groupBy("k").agg(sf.sum("v")))
     assert above == [f"refused: {OTHER_SETTINGS}"]
+
+
+def group_of(value: int) -> str:
+    return f"{TaskContext.get().getLocalProperty('spark.jobGroup.id')} {value}"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("python", "state"), [(True, False), (False, True)])
+def test_a_table_that_was_filled_for_another_group_is_state_only_if_nothing_asks_for_the_group(
+    here: Driver, table: str, python: bool, state: bool
+) -> None:
+    group = sf.udf(group_of, "string")("k") if python else sf.expr("string(k)")
+    cached = here.spark.read.parquet(table).select(group.alias("k"), "v").cache()
+    sc = here.spark.sparkContext
+    sc.setJobGroup("alpha", "the first of two")
+    cached.count()
+    for key in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+        sc.setLocalProperty(key, None)  # type: ignore[arg-type]
+    (above,) = here.prints(cached.groupBy("k").agg(sf.sum("v")))
+    assert above.startswith("refused") != state, above
+
+
+@pytest.mark.parametrize(("number", "shared"), [("double", False), ("long", True)])
+def test_what_was_made_of_sums_that_do_not_repeat_is_for_its_own_query(
+    here: Driver, table: str, tmp_path: Path, number: str, shared: bool
+) -> None:
+    """Another one may meet the sums themselves, in another edition, beside their stored maximum."""
+
+    def sums() -> DataFrame:
+        values = here.spark.read.parquet(table).withColumn("v", sf.col("v").cast(number))
+        grouped = values.groupBy("k", (sf.col("id") % 5).alias("g")).agg(sf.sum("v").alias("s"))
+        return grouped.repartition(3, "g")
+
+    def topmost(graph: StageGraph) -> list[str]:
+        return list(chosen(graph))[-1:]
+
+    def largest() -> DataFrame:
+        return sums().groupBy("k").agg(sf.max("s").alias("m"))
+
+    def others() -> DataFrame:
+        return sums().select("k", sf.col("s").alias("m")).union(largest())
+
+    last = largest().repartition(2, "m")
+    capture = here.moved(last, tmp_path / "blocks", stages=3, choose=topmost)
+    (fragment,) = capture.fragments
+    assert (fragment.query is None) == shared
+    expected = sorted(others().collect())
+    here.load(capture)
+    assert sorted(Running(others().collect).rows()) == expected
+    assert bool(here.report().used) == shared
+    assert sorted(Running(largest().repartition(2, "m").collect).rows()) == sorted(capture.rows)
+    assert here.report().used
+
+
+def test_a_table_of_sums_that_do_not_repeat_travels_with_what_was_made_of_it(
+    here: Driver, table: str, tmp_path: Path
+) -> None:
+    def sums() -> DataFrame:
+        values = here.spark.read.parquet(table).withColumn("v", sf.col("v").cast("double"))
+        return values.groupBy("k", (sf.col("id") % 5).alias("g")).agg(sf.sum("v").alias("s")).cache()
+
+    largest = sums().groupBy("k").agg(sf.max("s").alias("m")).repartition(2, "m")
+    capture = here.moved(largest, tmp_path / "blocks", stages=4)
+    kinds = {each.kind: each for each in capture.fragments}
+    assert set(kinds) == {"shuffle", "cache"}
+    assert kinds["shuffle"].stands_on == (kinds["cache"].fingerprint,)
+
+
+def test_all_questions_about_one_random_sample_are_about_the_same_rows(
+    here: Driver, table: str, tmp_path: Path
+) -> None:
+    """Spark keeps a cached table for the whole program, so a program may rely on it. The next driver runs the
+    first question again."""
+
+    def sample() -> DataFrame:
+        drawn = sf.udf(lambda number: random.random() < 0.5, "boolean")
+        return here.spark.read.parquet(table).where(drawn("id")).cache()
+
+    def first() -> DataFrame:
+        return sample().agg(sf.count("*"), sf.sum("id"))
+
+    def second() -> DataFrame:
+        by_key = sample().groupBy("k").agg(sf.count("*").alias("n"), sf.sum("id").alias("t"))
+        return by_key.groupBy((sf.col("k") % 2).alias("h")).agg(
+            sf.sum("n").alias("n"), sf.sum("t").alias("t")
+        )
+
+    def total(rows: list[Any]) -> tuple[int, int]:
+        return sum(row.n for row in rows), sum(row.t for row in rows)
+
+    (told,) = first().collect()
+    capture = here.moved(second(), tmp_path / "blocks", stages=2)
+    assert {each.kind for each in capture.fragments} == {"shuffle", "cache"}
+    assert total(capture.rows) == tuple(told)
+    here.spark.catalog.clearCache()
+    here.load(capture)
+    assert Running(first().collect).rows() == [told]
+    assert total(Running(second().collect).rows()) == tuple(told)

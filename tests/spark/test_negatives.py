@@ -1,5 +1,6 @@
 """Two queries that differ in one thing must never share stored rows, and one query planned twice must."""
 
+import datetime
 import os
 import random
 import shutil
@@ -301,6 +302,10 @@ PAIRS = {
         over(lambda t: t.select("v").orderBy(sf.asc_nulls_first("v"))),
         over(lambda t: t.select("v").orderBy(sf.asc_nulls_last("v"))),
     ),
+    "random numbers in a list that ends where one is met": Pair(
+        over(lambda t: t.where("g IN (int(rand(1) * 7), int(rand(2) * 7))").groupBy("g").count()),
+        over(lambda t: t.where("g IN (int(rand(2) * 7), int(rand(1) * 7))").groupBy("g").count()),
+    ),
     "random number behind a condition": Pair(
         over(lambda t: t.where("v > 5 AND rand(1) < 0.5").groupBy("g").count()),
         over(lambda t: t.where("rand(1) < 0.5 AND v > 5").groupBy("g").count()),
@@ -362,6 +367,30 @@ def test_one_query_is_itself_and_never_the_other(here: Driver, folder: Path, nam
         assert not other.startswith("refused"), other
     if name not in REFUSED:
         assert one != other
+
+
+def test_a_query_has_its_shape_whenever_it_is_asked_and_another_has_another(
+    here: Driver, folder: Path
+) -> None:
+    shapes = [here.shape(pair.one(here.spark, str(folder))) for pair in PAIRS.values() for _ in range(2)]
+    assert shapes[::2] == shapes[1::2]
+    unlike = ("literal", "negated", "table", "column", "swapped aggregates", "join type", "distinct rows")
+    for name in unlike:
+        pair = PAIRS[name]
+        assert here.shape(pair.one(here.spark, str(folder))) != here.shape(
+            pair.other(here.spark, str(folder))
+        )
+    here.spark.catalog.clearCache()
+
+
+def test_a_query_keeps_its_shape_though_its_files_and_its_moment_change(here: Driver, tmp_path: Path) -> None:
+    def asked(moment: str) -> str:
+        table = here.spark.read.parquet(write(tmp_path, v=range(int(moment[-1]))))
+        now = sf.lit(datetime.datetime.fromisoformat(moment))
+        drawn = table.where(sf.rand() < 0.5).withColumn("at", sf.current_timestamp()).withColumn("now", now)
+        return here.shape(drawn.withColumn("u", sf.uuid()).groupBy("at").count())
+
+    assert asked("2026-01-01T00:00:02") == asked("2026-01-01T00:00:03")
 
 
 def test_a_session_of_its_own_makes_no_difference(here: Driver, folder: Path) -> None:
@@ -574,7 +603,8 @@ def test_all_queries_have_the_same_fingerprints_in_another_jvm(here: Driver, fol
     told = {line.split("|")[1]: line.split("|")[2:] for line in child.stdout.splitlines() if "|" in line}
     for name, pair in PAIRS.items():
         if "UDF" not in name and "andas" not in name:  # these differ with their module's name
-            assert here.prints(pair.one(here.spark, str(folder))) == told[name], name
+            frame = pair.one(here.spark, str(folder))
+            assert [here.shape(frame), *here.prints(frame)] == told[name], name
     here.spark.catalog.clearCache()
 
 
@@ -583,5 +613,6 @@ def say_all(folder: str) -> None:
         for _ in range(3):
             a(made.spark, folder).groupBy("g").count().collect()
         for name, pair in reversed(PAIRS.items()):
-            print("|".join(["", name, *made.prints(pair.one(made.spark, folder))]))
+            frame = pair.one(made.spark, folder)
+            print("|".join(["", name, made.shape(frame), *made.prints(frame)]))
             made.spark.catalog.clearCache()

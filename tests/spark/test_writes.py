@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,34 @@ def test_a_write_that_waits_for_its_stages_is_not_one_yet(source: Driver, tmp_pa
     query.rows()
 
 
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_write_that_makes_room_before_its_stages_is_writing_from_its_begin(
+    source: Driver, tmp_path: Path, planned: bool
+) -> None:
+    """Where Spark does not plan it as a part of its query, the old files are gone by the time that the first
+    stage runs, and the next driver would find a folder."""
+    session = source.spark.newSession()
+    session.conf.set("spark.sql.optimizer.plannedWrite.enabled", planned)
+    session.range(3).write.parquet(str(tmp_path / "out"))
+    old = sorted((tmp_path / "out").glob("*.parquet"))
+    numbers = session.range(0, 1000, 1, 2).select(sf.udf(holder(tmp_path), "long")("id").alias("id"))
+    sums = numbers.groupBy((sf.col("id") % 10).alias("k")).count()
+    before = len(source.graph().side_effects)
+    query = Running(lambda: [sums.write.mode("overwrite").parquet(str(tmp_path / "out"))])
+    try:
+        wait_until((tmp_path / "held").exists)
+        source.jvm.close_gate()
+        (tmp_path / "go").touch()
+        wait_until(lambda: source.graph().queries[0].parked)
+        taken = replace(source.graph(), side_effects=source.graph().side_effects[before:])
+        assert (decide.refusal(taken) is None) == planned
+        assert (sorted((tmp_path / "out").glob("*.parquet")) == old) == planned
+    finally:
+        (tmp_path / "go").touch()
+        source.jvm.open_gate()
+    query.rows()
+
+
 def inserted_twice(spark: SparkSession, folder: Path) -> None:
     for name in ("a", "b"):
         spark.sql(f"CREATE TABLE {name} (id BIGINT) USING parquet LOCATION '{folder / name}'")
@@ -93,7 +122,15 @@ def as_text(spark: SparkSession, folder: Path) -> None:
     spark.sparkContext.parallelize(["a"]).saveAsTextFile(str(folder / "text"))
 
 
-WRITES = (inserted_twice, saved, failed_half_way, in_a_loop, as_text)
+def streamed(spark: SparkSession, folder: Path) -> None:
+    """No plan of it has a command that writes."""
+    spark.range(3).write.parquet(str(folder / "in"))
+    numbers = spark.readStream.schema("id BIGINT").parquet(str(folder / "in"))
+    stream = numbers.writeStream.format("parquet").option("checkpointLocation", str(folder / "log"))
+    stream.trigger(availableNow=True).start(str(folder / "streamed")).awaitTermination()
+
+
+WRITES = (streamed, inserted_twice, saved, failed_half_way, in_a_loop, as_text)
 
 
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
