@@ -71,7 +71,10 @@ class Fingerprint(session: SparkSession) extends Encoding {
   }
 
   /** The rows of a cached table, and the settings under which it was planned: another session's, perhaps. */
-  private def cached(plan: SparkPlan): String = q(Settings.of(plan.session)) + hearing(Map.empty)(rows(plan))
+  private def cached(plan: SparkPlan): String = plan match {
+    case s: StoredCacheExec => cached(s.replaced)
+    case _ => q(Settings.of(plan.session)) + hearing(Map.empty)(rows(plan))
+  }
 
   private def hearing[T](words: Map[String, String])(read: => T): T = {
     val outer = told

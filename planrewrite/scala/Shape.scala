@@ -64,6 +64,7 @@ private[godwit] class Shape {
     case p: SparkPlan => p.nodeName
     case e: Expression => expression(e)
     case i: ExprId => number("#", i)
+    case c: CommonExpressionId => number("common", c.id)
     case t: DataType => t.json
     case r: InternalRow => q(r.getClass.getSimpleName)
     case a: ArrayData => q(a.toString)
@@ -86,8 +87,10 @@ private[godwit] class Shape {
   }
 
   private def expression(e: Expression): String = e match {
-    case a: AttributeReference => node("@", a.name, a.dataType, a.exprId)
-    case a: Alias => node("as", a.name, a.child, a.exprId)
+    // Spark makes names up, of a counter too. A column is a place in its relation.
+    case a: AttributeReference => node("@", a.dataType, a.exprId)
+    case a: Alias => node("as", a.child, a.exprId)
+    case v: NamedLambdaVariable => node("@", v.dataType, v.exprId)
     case Literal(_, t: DatetimeType) => node("moment", t)
     case Literal(v: ArrayData, t) => node("L", t, array(v, t))
     case l: Literal => node("L", l.dataType, l.value)

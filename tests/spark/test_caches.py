@@ -313,3 +313,4 @@ def test_all_questions_about_one_random_sample_are_about_the_same_rows(
     here.load(capture)
     assert Running(first().collect).rows() == [told]
     assert total(Running(second().collect).rows()) == tuple(told)
+    assert len(here.report().used) == 2

@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
 from tests.spark.pair import Driver, driver, write
+from tests.spark.questions import TpcQuestion
+from tests.tpc.queries import suite_queries
 
 ROOT = Path(__file__).parents[2]
 
@@ -381,6 +383,22 @@ def test_a_query_has_its_shape_whenever_it_is_asked_and_another_has_another(
             pair.other(here.spark, str(folder))
         )
     here.spark.catalog.clearCache()
+
+
+def test_every_query_of_the_suites_has_its_shape_again(here: Driver, folder: Path) -> None:
+    """Spark numbers much of what a plan is made of, and goes on counting."""
+    asked = [TpcQuestion(query, 0.01) for suite in ("tpch", "tpcds") for query in suite_queries(suite)]
+    shapes = [[here.shape(question.build(here.spark).frame) for question in asked] for _ in range(2)]
+    assert shapes[0] == shapes[1]
+    assert len(set(shapes[0])) == len(asked)
+
+
+def test_a_query_has_its_shape_again_though_its_variables_are_called_otherwise(
+    here: Driver, folder: Path
+) -> None:
+    table = a(here.spark, str(folder)).withColumn("l", sf.array("v", "w"))
+    longer = [table.select(sf.transform("l", lambda x: x + 1)).distinct() for _ in range(2)]
+    assert here.shape(longer[0]) == here.shape(longer[1])
 
 
 def test_a_query_keeps_its_shape_though_its_files_and_its_moment_change(here: Driver, tmp_path: Path) -> None:
