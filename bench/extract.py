@@ -97,7 +97,8 @@ def extracted(stage: Pipeline, base_uri: str) -> tuple[float, dict[str, Fragment
     if extraction.not_written:
         raise RuntimeError(f"not extracted: {extraction.not_written}")
     return seconds, {
-        f"{base_uri}/{each.name}": decide.fragment(each, "blocks/1-0") for each in extraction.written
+        f"{base_uri}/{each.name}": decide.fragment(each, "blocks/1-0", bench().graph(), {})
+        for each in extraction.written
     }
 
 

@@ -55,7 +55,7 @@ RETIRED = "the program has come to its end"
 Tell = Callable[[Event], None]
 
 
-class QueryEnded(MoveRefused):
+class NotNow(MoveRefused):
     next_step = "order the move again if the program is still there"
 
 
@@ -121,9 +121,9 @@ class Agent:
             self._sleep(DRAIN_LOOK_MS / 1000)
 
     def _is_to_be_tried_again(self, order: Order, error: GodwitError | None) -> bool:
-        if order.must_leave and isinstance(error, MoveFailed | StoreUnreadable):
+        if order.must_leave and isinstance(error, MoveFailed | StoreUnreadable | NotNow):
             return self._clock() + decide.RESERVE_SECONDS < order.deadline_at
-        return isinstance(error, MoveUnderWay | QueryEnded)
+        return isinstance(error, MoveUnderWay | NotNow)
 
     def _attempt(self, order: Order) -> GodwitError | None:
         try:
@@ -234,7 +234,7 @@ class Agent:
             self._sleep(LATE_LOOK_SECONDS)
             graph = _parsed(self._jvm.snapshot())
         if why := decide.refusal(graph):
-            raise MoveRefused(why)
+            raise NotNow(why) if graph.stopped else MoveRefused(why)
         return graph
 
     def _drained(self, graph: StageGraph, tell: Tell) -> StageGraph:
@@ -260,7 +260,7 @@ class Agent:
                 if self._retired:
                     raise MoveRefused(RETIRED, next_step="nothing is left to move")
                 if why := decide.last_refusal(self._picture()):
-                    raise MoveRefused(why)
+                    raise NotNow(why)
                 self._commit_or_find(manifest)
         except BaseException:
             self._discard(folder)
@@ -316,7 +316,7 @@ class Agent:
             }
             if problem := decide.problem(extraction, a_part_will_do=self._must_leave and bool(written)):
                 if decide.ended(wanted, extraction, self._picture()):
-                    raise QueryEnded("a query came to its end while its state was being stored") from problem
+                    raise NotNow("a query came to its end while its state was being stored") from problem
                 raise problem
             known = decide.after(known, extraction)
         fragments = decide.kept(graph, selection, written, self._loaded, self._jvm.report().fallbacks)

@@ -5,7 +5,7 @@ the state that this driver itself resumed from.
 Each is a function here, of pictures and numbers only. What follows from them is done by the agent.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from godwit.extractor.errors import MoveFailed, StoreFull
@@ -90,12 +90,13 @@ def to_write(graph: StageGraph, selection: StateSelection) -> dict[str, str]:
 
 
 def fragment(written: Written, base: str, graph: StageGraph, loaded: Mapping[str, Fragment]) -> Fragment:
-    """A query meets each value in one edition: what was made of some that another run gives otherwise is for
-    that query alone. But a cached table is for all queries, so it travels with what was made of it.
+    """A query meets each value in one edition: what was made of some that another run gives otherwise names
+    these, and stands for nothing in a query that computes one of them anew. A cached table is for all
+    queries, so it travels with what was made of it.
     """
     beneath = doubtful_beneath(graph, written.pipeline)
-    prints = [str(each.fingerprint) for each in beneath]
-    inherited = {table for each in prints if each in loaded for table in loaded[each].stands_on}
+    prints = {str(each.fingerprint) for each in beneath}
+    before = [loaded[each] for each in prints if each in loaded]
     tables = {str(each.fingerprint) for each in beneath if each.kind is Kind.CACHE}
     return Fragment(
         fingerprint=written.fingerprint,
@@ -106,8 +107,8 @@ def fragment(written: Written, base: str, graph: StageGraph, loaded: Mapping[str
         folder=f"{base}/{written.name}",
         descriptor=written.descriptor,
         pipeline=written.pipeline,
-        query=written.query if beneath and written.kind is not Kind.CACHE else None,
-        stands_on=tuple(sorted(inherited | tables)),
+        made_of=tuple(sorted(prints.union(*(each.made_of for each in before)))),
+        stands_on=tuple(sorted(tables.union(*(each.stands_on for each in before)))),
     )
 
 
@@ -156,17 +157,33 @@ def kept(
     Of what this driver resumed from, the running queries drop what they have left behind. The rest is kept
     although they do not read it: it costs nothing, and the next driver runs the whole program again.
     """
+    at_hand = {
+        each: replace(fragment, pipeline="")
+        for each, fragment in loaded.items()
+        if each not in bad
+        and not written.keys() & {each, *fragment.made_of}  # what is new is another edition
+    }
     kept: dict[str, Fragment] = {}
-    for chosen in selection.chosen:
-        pipeline = graph.pipelines[chosen.pipeline_id]
-        found = written.get(str(pipeline.fingerprint)) or loaded[str(pipeline.fingerprint)]
-        kept.setdefault(found.fingerprint, replace(found, pipeline=pipeline.id))
+    for pipeline in (graph.pipelines[chosen.pipeline_id] for chosen in selection.chosen):
+        fingerprint = str(pipeline.fingerprint)
+        if found := written.get(fingerprint) or at_hand.get(fingerprint):
+            kept.setdefault(fingerprint, replace(found, pipeline=pipeline.id))
     met = {pipeline.fingerprint for pipeline in graph.pipelines.values()}
-    at_hand = {each: fragment for each, fragment in loaded.items() if each not in bad}
     for fingerprint, fragment in at_hand.items():
-        if fingerprint not in met and all(table in at_hand for table in fragment.stands_on):
-            kept.setdefault(fingerprint, replace(fragment, pipeline=""))
-    for table in {table for fragment in kept.values() for table in fragment.stands_on}:
-        if table in at_hand:
-            kept.setdefault(table, replace(at_hand[table], pipeline=""))
-    return tuple(kept.values())
+        if fingerprint not in met:
+            kept.setdefault(fingerprint, fragment)
+    # What was made of them may be used only with them.
+    for each in {each for fragment in kept.values() for each in fragment.made_of if each in at_hand}:
+        kept.setdefault(each, at_hand[each])
+    return sound(kept.values())
+
+
+def sound(fragments: Iterable[Fragment]) -> tuple[Fragment, ...]:
+    """Without those that stand on a cached table which is not among them."""
+    found = {fragment.fingerprint: fragment for fragment in fragments}
+    while unfounded := [
+        each for each, fragment in found.items() if not found.keys() >= {*fragment.stands_on}
+    ]:
+        for each in unfounded:
+            del found[each]
+    return tuple(found.values())

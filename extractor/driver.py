@@ -22,6 +22,7 @@ from types import FrameType
 from godwit.extractor import ending, sigterm, sparkconf, workercode
 from godwit.extractor.agent import Agent
 from godwit.extractor.control import ControlServer
+from godwit.extractor.decide import sound
 from godwit.extractor.errors import GodwitError, MoveFailed, OtherVersion, StoreUnreadable, UsageError
 from godwit.extractor.facade import Jvm, JvmGone, Report
 from godwit.extractor.job import Running
@@ -90,13 +91,14 @@ class Driver:
         tenure = self.tenure
         if self._agent is not None:
             self._before = self._whole_report()
-            for fingerprint in self._before.fallbacks:
-                self._loaded.pop(fingerprint, None)
+            held = [each for each in self._loaded.values() if each.fingerprint not in self._before.fallbacks]
+            for fingerprint in self._loaded.keys() - {each.fingerprint for each in sound(held)}:
+                del self._loaded[fingerprint]
         self._jvm.start(context, self._settings.stop_after_stages, int(self._settings.grace_seconds * 1000))
         self._check_version(tenure)
-        self._check_store(tenure)
         self._jvm.load({tenure.job.bulk_uri(each.folder): each for each in self._loaded.values()})
         if self._agent is None:
+            self._check_store(tenure)
             self._agent = self._new_agent(tenure)
             self._announce(tenure, self._agent)
             threading.Thread(target=self._agent.serve, name="godwit-agent", daemon=True).start()

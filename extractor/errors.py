@@ -12,7 +12,7 @@
     ├── JobAlive            70  a driver of this job is running
     ├── MoveRefused         71  this program may not be moved now; it goes on
     │   ├── MoveUnderWay    71  another move has begun (`control`)
-    │   └── QueryEnded      71  there is nothing left of what was to be moved (`agent`)
+    │   └── NotNow          71  what is in the way will pass (`agent`)
     ├── MoveFailed          72  the move was tried and undone; the program goes on
     │   └── StoreFull       72  the store has no space left
     ├── DriverUnreachable   72  nobody answers at the driver's endpoint (`control`)

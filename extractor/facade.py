@@ -39,7 +39,6 @@ class Written:
     label: str
     size_bytes: int
     rows: int | None
-    query: str  # which of the program's queries had it
     name: str  # of its own folder in there
     descriptor: bytes
 
@@ -114,7 +113,7 @@ def load_request(fragments: Mapping[str, Fragment]) -> str:
                 {
                     "folder": folder_uri,
                     "descriptor": base64.b64encode(fragment.descriptor).decode(),
-                    **({"query": fragment.query} if fragment.query else {}),
+                    "made_of": fragment.made_of,
                 }
                 for folder_uri, fragment in fragments.items()
             ]
@@ -133,7 +132,6 @@ def parse_extraction(text: str) -> Extraction:
                 label=each["label"],
                 size_bytes=each["bytes"],
                 rows=each.get("rows"),
-                query=each["query"],
                 name=each["name"],
                 descriptor=base64.b64decode(each["descriptor"], validate=True),
             )

@@ -23,7 +23,7 @@ from godwit.planrewrite.select import StateSelection
 from godwit.planrewrite.stagegraph import Kind
 
 MAGIC = b"GODWIT1\n"
-FORMAT = 6
+FORMAT = 7
 HEADER_BYTES = len(MAGIC) + hashlib.sha256().digest_size
 
 STORABLE = (Kind.SHUFFLE, Kind.BROADCAST, Kind.CACHE)
@@ -47,10 +47,8 @@ class Fragment:
     folder: str  # relative to the job's folder: "blocks/3-1a2b3c4d/f0"
     descriptor: Descriptor
     pipeline: str  # its id in the snapshot
-    query: str | None = (
-        None  # the only one that may use it: another might meet other values of what it is made of
-    )
-    stands_on: tuple[str, ...] = ()  # fingerprints of cached tables: kept with it, or it is not kept
+    made_of: tuple[str, ...] = ()  # fingerprints of what another run gives otherwise: see `decide.fragment`
+    stands_on: tuple[str, ...] = ()  # of these the cached tables: kept with it, or it is not kept
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from godwit.extractor.decide import sound
 from godwit.extractor.job import JobFolder, JobLease
 from godwit.extractor.manifest import Fragment, Manifest
 from godwit.extractor.process import say
@@ -58,7 +59,7 @@ def usable(
     changed = check_program(left.program, argv, code_sha256)
     for difference in changed:
         say(f"what is stored cannot be used: {difference.sentence}")
-    return () if changed else tuple(each for each in left.fragments if each.fingerprint not in bad)
+    return () if changed else sound(each for each in left.fragments if each.fingerprint not in bad)
 
 
 def check_program(stored: Program, argv: Sequence[str], code_sha256: str | None) -> tuple[Difference, ...]:

@@ -12,6 +12,7 @@ beneath it, so that is needed too. And a pipeline that adds floating-point numbe
 when it runs again: then nothing may be kept that was made of the first ones.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -28,6 +29,10 @@ either choice is cheap; the rule must be right where moving hurts."""
 
 
 STALE = "stands on values that must be computed again, and may then be others"
+
+RIVALS = "several queries have it, and its values do not repeat: each has its own"
+
+UNNAMED = "stands on values that do not repeat, and that could not be told apart from others"
 
 FOUNDATION = "what was made of it is kept, and its values do not repeat"
 
@@ -104,21 +109,24 @@ def _stale(graph: StageGraph, kept: Collection[str]) -> frozenset[str]:
 
 
 def doubtful_beneath(graph: StageGraph, pipeline_id: str) -> list[Pipeline]:
-    """All beneath it, directly or not, that another run may give otherwise."""
+    """All that it was made of, directly or not, and that another run may give otherwise. Of what a cached
+    table was made of only other tables matter: who reads the table has these rows, nobody had the others.
+    """
     found, below = {pipeline_id}, [pipeline_id]
     while below:
         for each in graph.pipelines[below.pop()].depends_on:
             if each not in found:
                 found.add(each)
-                below.append(each)
-    beneath = (graph.pipelines[each] for each in sorted(found - {pipeline_id}))
-    return [each for each in beneath if not each.repeatable]
+                below += [] if graph.pipelines[each].kind is Kind.CACHE else [each]
+    beneath = [graph.pipelines[each] for each in sorted(found - {pipeline_id})]
+    kinds = [Kind.CACHE] if graph.pipelines[pipeline_id].kind is Kind.CACHE else list(Kind)
+    return [each for each in beneath if each.kind in kinds and not each.repeatable]
 
 
 def _tables(graph: StageGraph, pipeline_id: str) -> frozenset[str]:
     """Cached tables that all queries of the program read, and that must not be built in another edition."""
-    beneath = doubtful_beneath(graph, pipeline_id)
-    return frozenset(each.id for each in beneath if each.kind is Kind.CACHE)
+    tables = frozenset(each.id for each in doubtful_beneath(graph, pipeline_id) if each.kind is Kind.CACHE)
+    return tables.union(*(_tables(graph, each) for each in tables))
 
 
 def _with_tables(graph: StageGraph, kept: Collection[str]) -> frozenset[str]:
@@ -205,11 +213,28 @@ def _replaces_subtree(pipeline: Pipeline) -> bool:
 def _refusals(graph: StageGraph) -> Mapping[str, str | None]:
     """For each finished pipeline why it cannot or should not be carried over; None: it can."""
     refusals: dict[str, str | None] = {}
+    rivals = _rivals(graph)
     for pipeline in graph.bottom_up:
         if pipeline.finished:
-            refusal = graph.refusal or _refusal(pipeline)
+            refusal = graph.refusal or _refusal(pipeline) or _doubt(graph, pipeline, rivals)
             refusals[pipeline.id] = refusal or _too_cheap(graph, pipeline, refusals)
     return refusals
+
+
+def _rivals(graph: StageGraph) -> frozenset[str]:
+    """Fingerprints of rows of which several queries have an edition each: which of them would be stored?"""
+    met = Counter(each.fingerprint for each in graph.pipelines.values() if each.is_of_one_query)
+    return frozenset(fingerprint for fingerprint, times in met.items() if fingerprint and times > 1)
+
+
+def _doubt(graph: StageGraph, pipeline: Pipeline, rivals: Collection[str]) -> str | None:
+    if pipeline.repeatable or pipeline.stored:
+        return None
+    beneath = doubtful_beneath(graph, pipeline.id)
+    if any(each.fingerprint in rivals for each in (pipeline, *beneath)):
+        return RIVALS
+    unnamed = any(each.fingerprint is None for each in beneath if each.kind is not Kind.CACHE)
+    return UNNAMED if unnamed else None
 
 
 def _refusal(pipeline: Pipeline) -> str | None:

@@ -61,6 +61,11 @@ class Pipeline:
     def finished(self) -> bool:
         return self.state is State.FINISHED
 
+    @property
+    def is_of_one_query(self) -> bool:
+        """Whether another query that runs the same may come by other values. Cached tables are for all."""
+        return not (self.repeatable or self.stored or self.kind is Kind.CACHE)
+
 
 @dataclass(frozen=True)
 class Query:
@@ -153,12 +158,15 @@ def _check(graph: StageGraph) -> None:
 def _reused(graph: StageGraph) -> StageGraph:
     """An exchange that occurs several times runs once: AQE finds that out when it comes to the second one,
     which until then waits beside the finished first. Here they are one pipeline from the start, the one that
-    has come furthest, and what only the others read is gone.
+    has come furthest, and what only the others read is gone. Two queries each run their own, and if its
+    values do not repeat these are not the same.
     """
-    twins: dict[str, list[Pipeline]] = defaultdict(list)
+    twins: dict[tuple[str, int | None], list[Pipeline]] = defaultdict(list)
+    query_of = {each.id: query.execution for query in graph.queries for each in query.pipelines}
     for pipeline in graph.bottom_up:
         if pipeline.fingerprint and not pipeline.refusal:
-            twins[pipeline.fingerprint].append(pipeline)
+            owner = query_of[pipeline.id] if pipeline.is_of_one_query else None
+            twins[pipeline.fingerprint, owner].append(pipeline)
     instead: dict[str, str] = {}
     for group in twins.values():
         first = min(group, key=lambda each: _FURTHEST.index(each.state))

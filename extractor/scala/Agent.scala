@@ -139,17 +139,17 @@ object Agent {
     val json = parse(request)
     val (base, timeoutMs) = (text(json \ "base"), number(json \ "timeout_ms").get)
     // Ids are those of another picture: the plan may have changed since. Fingerprints stay.
-    val views = (for (l <- live; p <- l.view.pipelines if p.state == "finished"; print <- p.fingerprint.toOption) yield print -> (p, l.qe)).toMap
+    val views = (for (l <- live; p <- l.view.pipelines if p.state == "finished"; print <- p.fingerprint.toOption) yield print -> p).toMap
     val wanted = list(json \ "pipelines").map(p => (text(p \ "id"), text(p \ "fingerprint"))).zipWithIndex
     val extract = new Extract(sc, base, timeoutMs)
     val pool = Executors.newFixedThreadPool(math.max(1, math.min(4, wanted.size)))
     try {
-      val futures = wanted.map { case ((id, print), i) => id -> pool.submit(task(extract, views.get(print).map(_._1), s"f$i")) }
+      val futures = wanted.map { case ((id, print), i) => id -> pool.submit(task(extract, views.get(print), s"f$i")) }
       val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs)
       val ended = futures.map { case (id, f) => id -> Try(f.get(deadline - System.nanoTime(), TimeUnit.NANOSECONDS)).recover { case _: TimeoutException => throw new Late(timeoutMs) } }
       val (fragments, failed) = ended.partition(_._2.isSuccess)
       compact(render(
-        ("fragments" -> fragments.collect { case (id, Success(f)) => described(id, f, base, Shape.of(views(f.fingerprint)._2)) }) ~
+        ("fragments" -> fragments.collect { case (id, Success(f)) => described(id, f, base) }) ~
         ("failed" -> failed.collect { case (id, Failure(e)) =>
           ("pipeline" -> id) ~ ("reason" -> reason(e)) ~ ("refused" -> Option(e.getCause).exists(_.isInstanceOf[Refused]))
         })))
@@ -180,14 +180,14 @@ object Agent {
     fragment
   }
 
-  private def described(id: String, f: Fragment, base: String, query: String): JObject =
-    ("pipeline" -> id) ~ ("query" -> query) ~ ("fingerprint" -> f.fingerprint) ~ ("kind" -> f.kind) ~ ("label" -> f.label) ~ ("bytes" -> f.bytes) ~ ("rows" -> f.rows.fold[JValue](JNull)(JLong(_))) ~
+  private def described(id: String, f: Fragment, base: String): JObject =
+    ("pipeline" -> id) ~ ("fingerprint" -> f.fingerprint) ~ ("kind" -> f.kind) ~ ("label" -> f.label) ~ ("bytes" -> f.bytes) ~ ("rows" -> f.rows.fold[JValue](JNull)(JLong(_))) ~
       ("name" -> f.folder.stripPrefix(base + "/")) ~ ("descriptor" -> Base64.getEncoder.encodeToString(Fragment.encode(f)))
 
   def load(request: String): Unit = {
     Fallback.forget()
     Fragments.load(list(parse(request) \ "fragments").map { f =>
-      Fragment.decode(Base64.getDecoder.decode(text(f \ "descriptor"))).copy(folder = text(f \ "folder"), query = (f \ "query").toOption.map(text))
+      Fragment.decode(Base64.getDecoder.decode(text(f \ "descriptor"))).copy(folder = text(f \ "folder"), madeOf = list(f \ "made_of").map(text).toSet)
     })
   }
 

@@ -16,17 +16,19 @@ import org.apache.spark._
 import org.apache.spark.broadcast.Broadcast
 import org.apache.spark.internal.config
 import org.apache.spark.io.CompressionCodec
-import org.apache.spark.rdd.{DeterministicLevel, RDD}
+import org.apache.spark.rdd.{BlockRDD, DeterministicLevel, RDD}
 import org.apache.spark.scheduler.MapStatus
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.columnar.CachedBatch
 import org.apache.spark.sql.execution.{SparkPlan, UnsafeRowSerializer}
 import org.apache.spark.sql.execution.adaptive._
 import org.apache.spark.sql.execution.columnar.{InMemoryRelation, InMemoryTableScanExec}
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
 import org.apache.spark.sql.execution.joins.Relations
 import org.apache.spark.sql.types.DataType
+import org.apache.spark.storage.{BlockId, RDDBlockId}
 import org.apache.spark.util.{SerializableConfiguration, ThreadUtils}
 
 /**
@@ -81,7 +83,8 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
     Extract.refuseIndeterminate(builder.cachedColumnBuffers)
     // Rows that memory has lost meanwhile would be made again under the settings of who reads them.
     if (Settings.ofTasks(builder.cachedPlan.session) != Settings.ofTasks(reader)) throw new Refused("a cached table of a session with other settings")
-    val rows = builder.serializer.convertCachedBatchToInternalRow(builder.cachedColumnBuffers, table.output, table.output, builder.cachedPlan.conf)
+    val buffers = if (Repeatable(builder.cachedPlan)) builder.cachedColumnBuffers else held(builder.cachedColumnBuffers)
+    val rows = builder.serializer.convertCachedBatchToInternalRow(buffers, table.output, table.output, builder.cachedPlan.conf)
     val types = table.output.map(_.dataType).toArray
     val (codec, conf) = (sc.conf.get(config.IO_COMPRESSION_CODEC), hadoop)
     val files = run(rows.mapPartitionsWithIndex { (i, part) =>
@@ -91,6 +94,13 @@ class Extract(sc: SparkContext, base: String, timeoutMs: Long) {
     val statistics = table.computeStats()
     Fragment(fingerprint, "cache", label, folder, 1, files.size, files.map(_.directoryOffset), Nil, statistics.sizeInBytes.toLong,
       statistics.rowCount.map(_.toLong).filter(_ > 0), Some(codec), types.length, files)
+  }
+
+  /** What is in memory, and is not made again: where the values would be others, they must not be mixed with these. */
+  private def held(buffers: RDD[CachedBatch]): RDD[CachedBatch] = {
+    val blocks = buffers.partitions.map(p => RDDBlockId(buffers.id, p.index): BlockId)
+    if (SparkEnv.get.blockManager.master.getLocations(blocks).exists(_.isEmpty)) throw new Refused("a cached table that memory has lost a part of")
+    new BlockRDD[CachedBatch](sc, blocks)
   }
 
   private def broadcast(stage: BroadcastQueryStageExec, fingerprint: String, label: String, folder: String): Fragment = {
@@ -210,6 +220,4 @@ object BlockSizes {
       tracker.registerMapOutput(shuffleId, map, MapStatus(location, sizes, map))
     }
   }
-
-  def unregister(shuffleId: Int): Unit = tracker.unregisterShuffle(shuffleId)
 }

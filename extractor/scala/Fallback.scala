@@ -80,17 +80,23 @@ object Fallback {
     rdd
   }
 
-  /** Frees the entries of a stored exchange in the tracker once no plan refers to it. */
-  def forgetWith(exec: StoredShuffleExec, shuffleId: Int): Unit = cleaner.register(exec, () => BlockSizes.unregister(shuffleId))
+  /** Frees the entries of a stored exchange once no plan refers to it: by then another context may count shuffles anew. */
+  def forgetWith(exec: StoredShuffleExec, shuffleId: Int): Unit = {
+    val ofThisContext = tracker
+    cleaner.register(exec, () => ofThisContext.unregisterShuffle(shuffleId))
+  }
 
   def tell(fragment: Fragment, reason: String): Unit = if (Fragments.lost(fragment, reason)) {
     System.err.println(s"godwit: the stored rows of ${fragment.label} are lost ($reason); they are computed again from source")
   }
 
   /** Whether the stored rows are those that a run would give now; told if they are not. */
-  def holds(fragment: Fragment, replaced: Exchange, session: SparkSession): Boolean = Fingerprint.settingsHold(replaced, session) || {
-    System.err.println(s"godwit: settings have changed since the query was planned; ${fragment.label} is computed again from source")
-    false
+  def holds(fragment: Fragment, replaced: Exchange, session: SparkSession): Boolean = {
+    val why = if (Substitute.isRevoked(replaced)) Some("the query computes anew what it was made of")
+    else if (Fingerprint.settingsHold(replaced, session)) None
+    else Some("settings have changed since the query was planned")
+    why.foreach(reason => System.err.println(s"godwit: $reason; ${fragment.label} is computed again from source"))
+    why.isEmpty
   }
 
   /** Why it cannot be computed again, if that is known by now. */

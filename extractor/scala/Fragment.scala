@@ -12,8 +12,8 @@ case class BlockFile(name: String, first: Int, last: Int, directoryOffset: Long,
 
 /**
  * What the store knows of one finished exchange. `rows` stays None where Spark did not know: AQE removes
- * relations that are known to be empty. `bytesByPartition` is empty for an exchange without a single mapper. `query`
- * is the only query that may read it, where another might meet other values of what it was made of.
+ * relations that are known to be empty. `bytesByPartition` is empty for an exchange without a single mapper. `madeOf`
+ * are the fingerprints of what lay beneath it and would come out otherwise in another run.
  */
 case class Fragment(
     fingerprint: String,
@@ -29,7 +29,7 @@ case class Fragment(
     codec: Option[String],
     fields: Int,
     files: Seq[BlockFile],
-    query: Option[String] = None) {
+    madeOf: Set[String] = Set.empty) {
 
   def bytes: Long = bytesByPartition.sum
 
@@ -93,6 +93,7 @@ object Fragments {
   }
 
   def isEmpty: Boolean = loaded.isEmpty
+  def anyInDoubt: Boolean = loaded.values.asScala.exists(_.madeOf.nonEmpty)
   def get(fingerprint: String): Option[Fragment] =
     Option(loaded.get(fingerprint)).filterNot(f => lostReasons.containsKey(f.fingerprint))
   def used(fragment: Fragment): Unit = usedNames.add(fragment.fingerprint)

@@ -126,6 +126,7 @@ class Snapshot(execution: Long, plan: SparkPlan, session: SparkSession, watch: W
 
   /** Its fingerprint, and whether its rows are in the store. */
   private def known(e: Exchange): (Either[String, String], Boolean) = e match {
+    case s: Stored if Substitute.isRevoked(s.replaced) => (Left("its query computes it anew, with what it was made of"), false)
     case s: Stored => kept(s.fragment)
     case _ => (prints.exchange(e), false)
   }

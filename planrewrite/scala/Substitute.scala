@@ -1,5 +1,7 @@
 package org.apache.spark.sql.godwit
 
+import java.util.{Collections, IdentityHashMap}
+
 import scala.util.control.NonFatal
 
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
@@ -8,7 +10,7 @@ import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution._
 import org.apache.spark.sql.execution.adaptive._
-import org.apache.spark.sql.execution.columnar.{CacheAccess, CachedRDDBuilder, InMemoryRelation}
+import org.apache.spark.sql.execution.columnar.{CacheAccess, CachedRDDBuilder, InMemoryRelation, InMemoryTableScanExec}
 import org.apache.spark.sql.execution.exchange._
 
 /**
@@ -32,12 +34,33 @@ case class Substitute(session: SparkSession) extends Rule[SparkPlan] {
 
 }
 
-/** One pass over a plan. */
+/**
+ * One pass over a plan.
+ *
+ * A query must meet each value in one edition. What was made of values that another run gives otherwise stands for
+ * nothing in a query that computes those values anew: all of the plan is looked at, with its subqueries, which are planned
+ * before it. They have taken what they found, and are told to compute it after all.
+ */
 private class Substitution(session: SparkSession) {
   private val prints = new Fingerprint(session)
-  private lazy val here = Shape.here(session.sparkContext)
+  private var unfit = Set[String]()
+  private val placed = Collections.newSetFromMap(new IdentityHashMap[SparkPlan, java.lang.Boolean])
 
-  def replace(p: SparkPlan): SparkPlan = p match {
+  def replace(plan: SparkPlan): SparkPlan = {
+    val made = replaced(plan)
+    val mixed = if (Fragments.anyInDoubt) inTwoEditions(made) else Nil
+    if (mixed.isEmpty) {
+      made.foreach { case s: Stored => Fragments.used(s.fragment); case _ => }
+      made
+    } else {
+      val (here, elsewhere) = mixed.partition(s => placed.contains(s.replaced))
+      unfit ++= here.map(_.fragment.fingerprint)
+      elsewhere.foreach(s => Substitute.revoke(s.replaced))
+      replace(plan)
+    }
+  }
+
+  private def replaced(p: SparkPlan): SparkPlan = p match {
     case e: ShuffleExchangeExec =>
       stored(e).fold(below(e))(f => standIn(e, f, leaf => StoredShuffleExec(f, e.outputPartitioning, e.shuffleOrigin, e.advisoryPartitionSize, leaf)(e)))
     case e: BroadcastExchangeExec =>
@@ -46,19 +69,47 @@ private class Substitution(session: SparkSession) {
     case other => below(other)
   }
 
-  private def below(p: SparkPlan): SparkPlan = p.mapChildren(replace)
+  private def below(p: SparkPlan): SparkPlan = p.mapChildren(replaced)
 
   private def stored(e: Exchange): Option[Fragment] =
-    prints.exchange(e).toOption.flatMap(Fragments.get).filter(f => f.fields == e.output.size && f.query.forall(here.contains))
+    prints.exchange(e).toOption.flatMap(Fragments.get).filter(f => f.fields == e.output.size && !unfit(f.fingerprint))
 
   private def standIn(e: Exchange, fragment: Fragment, node: SparkPlan => SparkPlan): SparkPlan = {
     val leaf = StoredLeafExec(fragment.fingerprint, e.child.output)
     Substitute.link(e).foreach(leaf.setLogicalLink)
     val replacement = node(leaf)
     replacement.copyTagsFrom(e)
-    Fragments.used(fragment)
+    placed.add(e)
     replacement
   }
+
+  private def inTwoEditions(plan: SparkPlan): Seq[Stored] = {
+    val (standIns, others) = met(plan).partition { case s: Stored => !Substitute.isRevoked(s.replaced); case _ => false }
+    val anew = others.flatMap(computed).toSet
+    standIns.collect { case s: Stored if s.fragment.madeOf.exists(anew) => s }
+  }
+
+  private def computed(p: SparkPlan): Option[String] = p match {
+    case s: Stored => Some(s.fragment.fingerprint)
+    case e: Exchange => prints.exchange(e).toOption
+    case c: InMemoryTableScanExec => new Fingerprint(c.session).cache(c.relation.cacheBuilder.cachedPlan).toOption
+    case _ => None
+  }
+
+  /** The exchanges and cached tables that the query reads. Nothing beneath a stored one runs. */
+  private def met(p: SparkPlan): Seq[SparkPlan] = p match {
+    case s: QueryStageExec => met(s.plan)
+    case a: AdaptiveSparkPlanExec => met(a.executedPlan)
+    case r: ReusedExchangeExec => met(r.child)
+    case r: ReusedSubqueryExec => met(r.child)
+    case s: Stored if Substitute.isRevoked(s.replaced) => s +: beneath(s.replaced)
+    case s: Stored => Seq(s)
+    case c: InMemoryTableScanExec if c.relation.cacheBuilder.cachedPlan.isInstanceOf[Stored] => Nil
+    case e @ (_: Exchange | _: InMemoryTableScanExec) => e +: beneath(e)
+    case other => beneath(other)
+  }
+
+  private def beneath(p: SparkPlan): Seq[SparkPlan] = (p.children ++ p.subqueries).flatMap(met)
 }
 
 /**
@@ -99,6 +150,12 @@ object SubstituteCaches {
 }
 
 object Substitute {
+  private val Revoked = TreeNodeTag[Boolean]("godwit.revoked")
+
+  /** The exchange is to run, although it was replaced: the replacement may be in a plan that is finished. */
+  def revoke(replaced: SparkPlan): Unit = replaced.setTagValue(Revoked, true)
+  def isRevoked(replaced: SparkPlan): Boolean = replaced.getTagValue(Revoked).contains(true)
+
   /** The logical node that an exchange stands for, found where AQE itself looks for it. */
   def link(e: SparkPlan): Option[LogicalPlan] =
     e.getTagValue(AdaptiveSparkPlanExec.TEMP_LOGICAL_PLAN_TAG).orElse(e.logicalLink).orElse(e.collectFirst {

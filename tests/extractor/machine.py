@@ -113,7 +113,6 @@ class Machine:
         folder.mkdir(parents=True)
         (folder / "rows").write_bytes(b"x" * min(pipeline.bytes, 1000))
         return Written(
-            query="q",
             pipeline=pipeline.id,
             fingerprint=str(pipeline.fingerprint),
             kind=pipeline.kind,

@@ -743,6 +743,26 @@ def test_a_store_that_java_does_not_find_is_refused_before_anything_runs(
     assert "LC_ALL" in caught.value.next_step
 
 
+def test_a_store_that_is_away_for_a_moment_does_not_end_a_program_that_makes_another_context(
+    tmp_path: Path, program: Path, new_driver: Drivers
+) -> None:
+    machine = Machine(graph_of())
+    driver = new_driver(new_job(tmp_path), machine, program)
+    driver.attach(object())
+    machine.is_blind = True
+    driver.attach(object())
+
+
+def test_what_stood_on_a_table_that_proved_bad_is_not_used(tmp_path: Path, program: Path) -> None:
+    job = new_job(tmp_path)
+    table, above = fragment(fingerprint="aa"), fragment(fingerprint="bb", stands_on=("aa",))
+    commit(job, described(program), fragments=(table, above))
+    lease = job.acquire()
+    lease.mark_bad("aa", "block 3 is missing")
+    lease.release()
+    assert begin(task(job), [str(program)], described(program).code_sha256).fragments == ()
+
+
 def test_a_program_whose_accounts_fail_has_ended_all_the_same(
     tmp_path: Path, program: Path, new_driver: Drivers, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -724,6 +724,36 @@ def test_a_machine_that_goes_away_tries_again_what_has_failed(staged: Staged) ->
     assert stage.left_with == [75]
 
 
+def between_contexts() -> StageGraph:
+    return replace(running(), stopped=True)
+
+
+def about_to_write() -> StageGraph:
+    """Its stages are done, and it has not come to the gate yet."""
+    (query,) = two_stages(fingerprint="bb").queries
+    return replace(running(), queries=(replace(query, write=True, parked=False),))
+
+
+@pytest.mark.parametrize("in_the_way", [between_contexts, about_to_write])
+def test_a_machine_that_goes_away_tries_again_what_is_refused_for_a_moment(
+    staged: Staged, in_the_way: Callable[[], StageGraph]
+) -> None:
+    stage = staged(in_the_way())
+    stage.machine.on_wait = lambda: None
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        stage.machine.graph = running()
+
+    stage.agent._sleep = sleep
+    stage.machine.notices.put(Notice("sigterm", at_ms=int(NOW * 1000), grace_ms=30_000))
+    stage.machine.notices.put(None)
+    stage.agent.serve()
+    assert stage.left_with == [75]
+    assert slept
+
+
 def test_but_not_when_there_is_no_time_left(staged: Staged) -> None:
     stage = staged(running())
     tries: list[int] = []

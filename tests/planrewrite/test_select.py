@@ -17,7 +17,7 @@ from godwit.planrewrite.select import (
     select_state_operators,
     why_not_worth_moving,
 )
-from godwit.planrewrite.stagegraph import Kind, StageGraph
+from godwit.planrewrite.stagegraph import Kind, Pipeline, StageGraph
 from tests.planrewrite.graphs import (
     graph,
     graph_of,
@@ -75,6 +75,30 @@ def test_what_was_filtered_by_the_value_of_a_subquery_stands_on_it() -> None:
     value = pipeline("s", "a", kind="subquery", fingerprint=None, repeatable=False)
     filtered, rest = pipeline("m", "s"), pipeline("j", "s m", "waiting")
     assert chosen(select(graph(pipeline("a"), value, filtered, rest, result("r", "j")))) == "a"
+
+
+def test_what_was_made_of_the_value_of_a_subquery_is_kept_only_if_that_repeats() -> None:
+    """Nothing names the value, so that the next driver could not tell whether it comes by another."""
+    for repeatable, state in ((True, "m"), (False, "a")):
+        value = pipeline("s", "a", kind="subquery", fingerprint=None, repeatable=repeatable)
+        filtered = pipeline("m", "s", repeatable=repeatable)
+        taken = graph(pipeline("a", repeatable=repeatable), value, filtered, result("r", "m"))
+        assert chosen(select(taken)) == state
+
+
+@pytest.mark.parametrize(("repeatable", "state"), [(True, "a m"), (False, "")])
+def test_two_queries_that_each_have_their_own_sums_keep_none(repeatable: bool, state: str) -> None:
+    """One reads the sums and their maximum, the other the sums alone: which of the two are stored?"""
+    facts = {"fingerprint": "same", "repeatable": repeatable}
+    first = [pipeline("a", **facts), pipeline("m", "a", repeatable=repeatable), result("r", "a m")]
+    second = [pipeline("b", **facts), result("s", "b")]
+    taken = graph_of(query(*first), query(*second, execution=1))
+    assert chosen(select(taken)) == state
+    assert (len(taken.pipelines) == 4) == repeatable
+    if not repeatable:
+        assert set(skipped(select(taken)).values()) == {
+            "several queries have it, and its values do not repeat: each has its own"
+        }
 
 
 def table_of_sums(**facts: Any) -> StageGraph:
@@ -370,7 +394,40 @@ def test_every_storable_shuffle_that_an_unfinished_pipeline_reads_is_chosen(take
     again = final_plan(taken, kept) - kept
     stale = {each for each in shuffles if not all_repeatable(taken, again & beneath(taken, each))}
     unfounded = {each for each in shuffles if not tables(taken, each) <= kept}
-    assert read & shuffles & storable(taken) - stale - unfounded <= kept
+    doubtful = {each for each in shuffles if not told_apart(taken, each)}
+    assert read & shuffles & storable(taken) - stale - unfounded - doubtful <= kept
+
+
+@given(random_graphs(), budgets)
+def test_whatever_is_chosen_was_made_of_values_that_repeat_or_can_be_told_apart(
+    taken: StageGraph, budget_bytes: int | None
+) -> None:
+    for each in select(taken, budget_bytes=budget_bytes).chosen:
+        assert told_apart(taken, each.pipeline_id)
+
+
+def told_apart(taken: StageGraph, pipeline_id: str) -> bool:
+    """Whether all values that do not repeat, here and beneath, have a fingerprint that nobody else has.
+    Cached tables are shared, and hide what they were made of."""
+    top = taken.pipelines[pipeline_id]
+    if top.repeatable or top.stored:
+        return True
+    shared = [each.fingerprint for each in taken.pipelines.values() if each.is_of_one_query]
+
+    def unsure(each: Pipeline) -> bool:
+        if each.repeatable or each.kind is Kind.CACHE:
+            return False
+        return each.fingerprint is None or (not each.stored and shared.count(each.fingerprint) > 1)
+
+    below, seen = list(top.depends_on), set[str]()
+    while below:
+        each = taken.pipelines[below.pop()]
+        if each.id not in seen:
+            seen.add(each.id)
+            below += [] if each.kind is Kind.CACHE else each.depends_on
+    kinds = [Kind.CACHE] if top.kind is Kind.CACHE else list(Kind)
+    made_of = [taken.pipelines[each] for each in seen if taken.pipelines[each].kind in kinds]
+    return not any(unsure(each) for each in [top, *made_of])
 
 
 @given(random_graphs(), budgets, st.randoms(use_true_random=False))

@@ -165,11 +165,6 @@ class Driver:
         plan = frame._jdf.queryExecution().executedPlan().initialPlan()
         return [told(fingerprint.exchange(each)) for each in exchanges(plan)]
 
-    def shape(self, frame: DataFrame) -> str:
-        """Which query it is."""
-        shapes = self.spark._jvm.org.apache.spark.sql.godwit.Shape
-        return str(shapes.of(frame._jdf.queryExecution()))
-
 
 def chosen(graph: StageGraph) -> list[str]:
     return decide.to_write(graph, select(graph))

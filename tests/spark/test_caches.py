@@ -238,10 +238,10 @@ def test_a_table_that_was_filled_for_another_group_is_state_only_if_nothing_asks
 
 
 @pytest.mark.parametrize(("number", "shared"), [("double", False), ("long", True)])
-def test_what_was_made_of_sums_that_do_not_repeat_is_for_its_own_query(
+def test_what_was_made_of_sums_that_do_not_repeat_is_not_for_a_query_that_adds_them_anew(
     here: Driver, table: str, tmp_path: Path, number: str, shared: bool
 ) -> None:
-    """Another one may meet the sums themselves, in another edition, beside their stored maximum."""
+    """It would meet other sums beside their stored maximum."""
 
     def sums() -> DataFrame:
         values = here.spark.read.parquet(table).withColumn("v", sf.col("v").cast(number))
@@ -260,13 +260,34 @@ def test_what_was_made_of_sums_that_do_not_repeat_is_for_its_own_query(
     last = largest().repartition(2, "m")
     capture = here.moved(last, tmp_path / "blocks", stages=3, choose=topmost)
     (fragment,) = capture.fragments
-    assert (fragment.query is None) == shared
+    assert (not fragment.made_of) == shared
     expected = sorted(others().collect())
     here.load(capture)
     assert sorted(Running(others().collect).rows()) == expected
     assert bool(here.report().used) == shared
     assert sorted(Running(largest().repartition(2, "m").collect).rows()) == sorted(capture.rows)
     assert here.report().used
+    assert here.report().fallbacks == {}
+
+
+def test_a_subquery_gives_up_what_was_made_of_sums_that_its_query_adds_anew(
+    here: Driver, table: str, tmp_path: Path
+) -> None:
+    """It is planned first, and does not know yet what the rest of its query will read."""
+    here.spark.read.parquet(table).createOrReplaceTempView("numbers")
+    sums = "(SELECT k, id % 5 AS g, sum(CAST(v AS DOUBLE)) AS s FROM numbers GROUP BY k, id % 5)"
+    largest = f"SELECT max(m) AS m FROM (SELECT k, max(s) AS m FROM {sums} GROUP BY k)"
+    both = here.spark.sql(f"SELECT k, g FROM {sums} WHERE s = ({largest})")
+
+    def topmost(graph: StageGraph) -> list[str]:
+        return list(chosen(graph))[-1:]
+
+    capture = here.moved(here.spark.sql(largest), tmp_path / "blocks", stages=2, choose=topmost)
+    assert [bool(fragment.made_of) for fragment in capture.fragments] == [True]
+    here.load(capture)
+    here.said()
+    assert len(Running(both.collect).rows()) == 1
+    assert "the query computes anew what it was made of" in here.said()
 
 
 def test_a_table_of_sums_that_do_not_repeat_travels_with_what_was_made_of_it(
@@ -281,6 +302,23 @@ def test_a_table_of_sums_that_do_not_repeat_travels_with_what_was_made_of_it(
     kinds = {each.kind: each for each in capture.fragments}
     assert set(kinds) == {"shuffle", "cache"}
     assert kinds["shuffle"].stands_on == (kinds["cache"].fingerprint,)
+
+
+def test_a_random_sample_that_memory_has_lost_is_not_drawn_again_to_be_stored(
+    here: Driver, table: str, tmp_path: Path
+) -> None:
+    """What was made of the first one may be stored beside it."""
+    drawn = sf.udf(lambda number: random.random() < 0.5, "boolean")
+    sample = here.spark.read.parquet(table).where(drawn("id")).cache()
+
+    def lose_it(graph: StageGraph) -> list[str]:
+        table = sample._jdf.queryExecution().withCachedData().cacheBuilder()
+        table.cachedColumnBuffers().unpersist(True)
+        return finished("cache")(graph)
+
+    capture = here.moved(sample.groupBy("k").count(), tmp_path / "blocks", stages=2, choose=lose_it)
+    assert list(capture.refused.values()) == ["a cached table that memory has lost a part of"]
+    assert capture.fragments == ()
 
 
 def test_all_questions_about_one_random_sample_are_about_the_same_rows(
