@@ -49,7 +49,7 @@ jar: $(STAMP)
 check: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	MYPYPATH=build/dev $(BIN)/mypy --strict -p godwit
+	MYPYPATH=build/dev:. $(BIN)/mypy --strict -p godwit -p bench
 	$(BIN)/lint-imports --no-logo
 	$(PYTEST) $(UNIT)
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CONTEXT_MODULE = "pyspark.core.context"
 CONNECT_MODULE = "pyspark.sql.connect.session"
 RDD_MODULE = "pyspark.core.rdd"
+PICKLE_MODULE = "pyspark.cloudpickle.cloudpickle"
 
 EFFECTS = (
     *("foreach", "foreachPartition", "saveAsTextFile", "saveAsPickleFile", "saveAsSequenceFile"),
@@ -56,6 +57,7 @@ class Activation:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = dict(environ)  # as the process was started: the program may change its own
+        self._folder = os.getcwd()  # likewise
         self._guest: Guest | None = None
 
     def wrap_context(self, module: ModuleType) -> None:
@@ -113,6 +115,15 @@ class Activation:
         for name in EFFECTS:
             setattr(module.RDD, name, announced(getattr(module.RDD, name)))
 
+    def wrap_cloudpickle(self, module: Any) -> None:
+        """A class of the program itself is sent to the workers under a name that each process draws anew, and
+        a function that uses it would never be the same. A number will do: only this process gives them."""
+        import itertools
+        from types import SimpleNamespace
+
+        numbers = itertools.count()
+        module.uuid = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=f"{next(numbers):032x}"))
+
     def stand_by(self) -> None:
         """Be warm, wait until the running job has been moved out, and only then let the program begin."""
         from godwit.extractor import jvm, settings, standby
@@ -146,7 +157,8 @@ class Activation:
 
         task = settings.read(self._environ)
         forget_task()
-        return Driver(task, *jvm.connect(gateway), sys.argv)
+        program = os.path.join(self._folder, sys.argv[0])
+        return Driver(task, *jvm.connect(gateway), [program, *sys.argv[1:]])
 
 
 def hook() -> None:
@@ -159,6 +171,7 @@ def hook() -> None:
     after_import(CONTEXT_MODULE, _activation.wrap_context)
     after_import(CONNECT_MODULE, _activation.wrap_connect)
     after_import(RDD_MODULE, _activation.wrap_rdd)
+    after_import(PICKLE_MODULE, _activation.wrap_cloudpickle)
     if os.environ.get("GODWIT_STANDBY", "0") not in ("", "0"):
         # Python prints what is raised in a .pth file and goes on: the program would run beside the job.
         with errors_in_one_line(), last_resort("cannot stand by"):

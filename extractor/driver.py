@@ -247,7 +247,7 @@ class Driver:
         report = self._whole_report()
         for fingerprint, reason in report.fallbacks.items():
             tenure.lease.mark_bad(fingerprint, reason)
-        used, lost = len(report.used), len(report.fallbacks)
+        used, lost = len(report.used.keys() - report.fallbacks.keys()), len(report.fallbacks)
         say(
             f"of {len(tenure.fragments)} stored fragments {used} were used, {lost} could not be read "
             f"and were computed anew, {len(tenure.fragments) - used - lost} met no stage that ran"

@@ -276,7 +276,10 @@ class JobLease:
 
 
 def job_names(store: Store) -> list[str]:
-    return [name for name in store.list("jobs") if NAME.fullmatch(name)]
+    def is_job(name: str) -> bool:  # and not what somebody else has put there
+        return any(store.exists(f"jobs/{name}/{item}") for item in ("lock", "epoch"))
+
+    return [name for name in store.list("jobs") if NAME.fullmatch(name) and is_job(name)]
 
 
 def list_jobs(store: Store) -> list[JobView]:

@@ -142,7 +142,9 @@ def visible(text: str) -> str:
 def input_format(path: str) -> str:
     """Parquet, CSV or JSON: told by the path's own ending, else by the first file beneath it that has one."""
     folder = local_path(path)
-    names = [path, *sorted(map(str, folder.rglob("*.*")))] if folder and folder.is_dir() else [path]
+    beneath = folder.rglob("*.*") if folder and folder.is_dir() else ()
+    # A folder's name may be a value of a partition's column, and that a file's name.
+    names = [path, *sorted(each.name for each in beneath if each.is_file())]
     return next(filter(None, map(format_by_name, names)), "parquet")
 
 

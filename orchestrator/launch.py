@@ -54,7 +54,12 @@ class Launch:
 
 def submit_args(inherited: str, options: Sequence[str]) -> str:
     """Spark lets the later option win, and wants its pseudo program at the end."""
-    words = shlex.split(inherited)
+    try:
+        words = shlex.split(inherited)
+    except ValueError as error:
+        raise UsageError(
+            f"PYSPARK_SUBMIT_ARGS cannot be read: {error}", next_step="close its quotes"
+        ) from error
     before = words[:-1] if words[-1:] == ["pyspark-shell"] else words
     return shlex.join([*before, *options, "pyspark-shell"])
 
@@ -98,8 +103,8 @@ def become(launch: Launch, words: Sequence[str], as_json: bool) -> NoReturn:
         environment["GODWIT_JSON"] = "1"
     try:
         os.execve(sys.executable, [sys.executable, *words], environment)
-    except OSError as error:
-        raise UsageError(f"cannot start {words[0]}: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # a zero byte is a wrong value
+        raise UsageError(f"cannot start {words[0]}: {getattr(error, 'strerror', error)}") from error
 
 
 def admitted(launch: Launch) -> JobFolder:

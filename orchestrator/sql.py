@@ -13,6 +13,9 @@ from godwit.orchestrator.launch import Launch, become, launch_options
 
 TABLE = re.compile(r"([A-Za-z_]\w*)=(.+)")
 
+TEXT_BYTES = 100_000
+"""The text is an argument of the program, and Linux takes 128 kB for one."""
+
 
 @click.command()
 @launch_options
@@ -27,9 +30,10 @@ def sql(file: str, tables: tuple[str, ...], output: str | None, as_json: bool, *
     FILE.sql may be - for stdin. Without --output the rows are printed: as a table, or with --json as JSON
     lines.
     """
-    words = ["--sql", read_text(file)]
-    words += [word for table in distinct(tables) for word in ("--table", table)]
-    words += ["--output", free_output(output)] if output else []
+    # In one word each: a text may begin with a dash.
+    words = [f"--sql={read_text(file)}"]
+    words += [f"--table={table}" for table in distinct(tables)]
+    words += [f"--output={free_output(output)}"] if output else []
     words += ["--json"] if as_json and not output else []
     # -P: the program's own folder is Godwit's, and must not be searched for modules of the same names.
     become(Launch(**options), ["-P", sqljob.__file__, *words], as_json)
@@ -37,7 +41,7 @@ def sql(file: str, tables: tuple[str, ...], output: str | None, as_json: bool, *
 
 def read_text(file: str) -> str:
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
+        text = standard_input() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"cannot read {file}: {error}", next_step="check the path of the SQL text"
@@ -45,19 +49,34 @@ def read_text(file: str) -> str:
     text = text.strip().removesuffix(";").rstrip()
     if not text:
         raise UsageError(f"{file} holds no SQL", next_step="give a file with one SQL text")
+    if "\0" in text:
+        raise UsageError(f"{file} holds a zero byte", next_step="give a file with one SQL text")
+    if (size := len(text.encode())) > TEXT_BYTES:
+        raise UsageError(
+            f"the SQL text in {file} has {size:,} bytes, at most {TEXT_BYTES:,} can be passed on",
+            next_step="move long lists of values into a table",
+        )
     return text
+
+
+def standard_input() -> str:
+    if sys.stdin is None:
+        raise OSError("it is closed")
+    return sys.stdin.read()
 
 
 def distinct(tables: tuple[str, ...]) -> list[str]:
     """Each `name=path` with an absolute path: another working folder is no other program."""
     found: dict[str, str] = {}
+    seen = set[str]()
     for table in tables:
         match = TABLE.fullmatch(table)
         if match is None:
             raise UsageError(f"--table {table} is not of the form NAME=PATH")
         name, path = match.groups()
-        if name in found:
+        if name.lower() in seen:  # to Spark they are one
             raise UsageError(f"table {name} is given twice", next_step="give each table once")
+        seen.add(name.lower())
         local = sqljob.local_path(path)
         if local and not local.exists():
             raise UsageError(f"table {name}: there is no {path}", next_step="check its path")

@@ -115,7 +115,7 @@ object Agent {
     val late = !settled || watch.planning.exists(!parked(_))
     val queries = live.map { l =>
       ("execution" -> l.execution) ~ ("description" -> l.description) ~ ("write" -> Watch.effect(l.qe).isDefined) ~
-        ("parked" -> parked.contains(l.execution)) ~ ("result_running" -> (Watch.streams(l.qe) || l.view.writesFirst || l.view.resultRunning && !parked.contains(l.execution))) ~
+        ("parked" -> parked.contains(l.execution)) ~ ("result_running" -> (Watch.streams(l.qe) || l.view.writesFirst || l.view.resultRunning)) ~
         ("pipelines" -> l.view.pipelines.map(_.json))
     }
     compact(render(("taken_at_ms" -> System.currentTimeMillis()) ~ ("spark_version" -> sc.version) ~ ("refusal" -> refusal.fold[JValue](JNull)(JString(_))) ~
@@ -189,6 +189,8 @@ object Agent {
     Fragments.load(list(parse(request) \ "fragments").map { f =>
       Fragment.decode(Base64.getDecoder.decode(text(f \ "descriptor"))).copy(folder = text(f \ "folder"), madeOf = list(f \ "made_of").map(text).toSet)
     })
+    // What is known to be lost before anything runs can be computed again with all that was made of it.
+    for (f <- Fragments.inDoubt; reason <- BlockReader.missing(f, sc.hadoopConfiguration)) Fallback.tell(f, reason)
   }
 
   private def text(json: JValue): String = json match { case JString(s) => s; case other => throw new IllegalArgumentException(s"not a text: $other") }

@@ -106,6 +106,7 @@ object Fallback {
       tell(fragment, reason)
       Seq(true, false).flatMap(level => Option(pads.get((print, level)))).foreach(p => tracker.unregisterAllMapAndMergeOutput(p.shuffleId))
       val thread = new Thread(() => try { lostAsWell(); recompute(fragment) } catch {
+        case r: Refused => hopeless.put(print, r.getMessage)
         case NonFatal(e) => hopeless.put(print, s"the stored rows of ${fragment.label} are lost, and could not be computed again: $e")
       } finally running.remove(print), s"godwit-recompute-${print.take(8)}")
       thread.setDaemon(true)
@@ -127,6 +128,12 @@ object Fallback {
     for (rdd <- Option(r.get); exec <- Option(e.get) if wanted(exec.fragment.fingerprint)) yield (rdd, exec)
   }
 
+  /** Rows of two editions must not meet in one query, and what has been read cannot be read otherwise any more. */
+  def refuseTwoEditions(fragment: Fragment): Unit = Fragments.inTheWay(fragment).headOption.foreach { other =>
+    throw new Refused(s"the stored rows of ${fragment.label} are lost, and those of ${other.label} were made of the same values, which " +
+      "another run gives otherwise: run the program again, and both are computed anew")
+  }
+
   /** Reads the whole fragment once; what is lost is computed again before this returns. */
   def check(sc: SparkContext, fragment: Fragment, conf: Broadcast[SerializableConfiguration]): Unit =
     checked.computeIfAbsent(fragment.fingerprint, _ => new Check(() => problem(sc, fragment, conf).foreach { reason => tell(fragment, reason); recompute(fragment) })).done
@@ -142,6 +149,7 @@ object Fallback {
 
   private def recompute(fragment: Fragment): Unit = turns.computeIfAbsent(fragment.fingerprint, _ => new Object).synchronized {
     readers(_ == fragment.fingerprint).headOption.filterNot(_ => recomputed.containsKey(fragment.fingerprint)).foreach { case (_, exec) =>
+      refuseTwoEditions(fragment)
       val session = exec.session
       // In a thread outside of the query, whose settings tasks look up in their job's properties.
       Fingerprint.told(exec.replaced).foreach { case (key, value) => session.sparkContext.setLocalProperty(key, value) }

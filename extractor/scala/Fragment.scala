@@ -93,10 +93,25 @@ object Fragments {
   }
 
   def isEmpty: Boolean = loaded.isEmpty
-  def anyInDoubt: Boolean = loaded.values.asScala.exists(_.madeOf.nonEmpty)
+  def anyInDoubt: Boolean = inDoubt.nonEmpty
   def get(fingerprint: String): Option[Fragment] =
     Option(loaded.get(fingerprint)).filterNot(f => lostReasons.containsKey(f.fingerprint))
   def used(fragment: Fragment): Unit = usedNames.add(fragment.fingerprint)
+
+  /**
+   * Other fragments in use that were made of the very values that a recompute of this one would make anew: it would give
+   * them, and what lies beneath them, another edition.
+   */
+  def inTheWay(lost: Fragment): Seq[Fragment] = {
+    val anew = lost.madeOf + lost.fingerprint
+    usedFragments.filter(f => f.fingerprint != lost.fingerprint && f.madeOf.exists(anew))
+  }
+
+  /** Those that mean nothing without values that another run gives otherwise, and these values themselves. */
+  def inDoubt: Seq[Fragment] = {
+    val all = loaded.values.asScala.toSeq
+    all.filter(f => f.madeOf.nonEmpty || all.exists(_.madeOf(f.fingerprint)))
+  }
 
   /** True for the first report of this fragment. */
   def lost(fragment: Fragment, reason: String): Boolean = lostReasons.putIfAbsent(fragment.fingerprint, reason) == null

@@ -43,7 +43,7 @@ private class Precedence(sc: SparkContext, kills: Boolean) extends AutoCloseable
 
 object Precedence {
   /** A local property of jobs that come first, while somebody has `first` under way. */
-  private val Key = "godwit.first"
+  val Key = "godwit.first"
 
   /** The jobs of this thread come first. */
   def first[T](sc: SparkContext, kills: Boolean)(work: => T): T = {

@@ -31,6 +31,7 @@ case class StoredCacheExec(fragment: Fragment, output: Seq[Attribute])(@transien
     val conf = sparkContext.broadcast(new SerializableConfiguration(sparkContext.hadoopConfiguration))
     Fallback.problem(sparkContext, fragment.slim, conf).fold[RDD[InternalRow]](new StoredCacheRDD(sparkContext, fragment.slim, conf)) { reason =>
       Fallback.tell(fragment, reason)
+      Fallback.refuseTwoEditions(fragment)
       SourceFiles.check(replaced)
       replaced.execute()
     }

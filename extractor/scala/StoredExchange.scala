@@ -129,6 +129,7 @@ case class StoredBroadcastExec(fragment: Fragment, mode: BroadcastMode, child: S
     else try StoredBroadcastExec.read(fragment, sparkContext.hadoopConfiguration) catch {
       case NonFatal(e) =>
         Fallback.tell(fragment, e.toString)
+        Fallback.refuseTwoEditions(fragment)
         computed()
     }
 

@@ -108,7 +108,8 @@ class Watch(sc: SparkContext) extends SparkListener {
 }
 
 object Watch {
-  val JobGroup = "godwit"
+  /** Nobody else's. */
+  val JobGroup: String = s"godwit-${java.util.UUID.randomUUID()}"
 
   /** Of the whole program: a second context in it does not undo what the first has written. */
   private val effects = new ConcurrentLinkedQueue[String]

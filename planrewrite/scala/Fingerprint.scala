@@ -46,6 +46,7 @@ class Fingerprint(session: SparkSession) extends Encoding {
     if (planned.print == null) planned.print = hearing(planned.told)(read(planned.exchange, sha(planned.settings)))
     // Some settings count when a plan is made, others when it runs.
     if (planned.settings != settings) Left("a plan that was made under other settings than those of now")
+    else if (Fingerprint.openedOtherwise(planned.opened, session)) Left(Fingerprint.OpenedOtherwise)
     else CacheBuilds.problem(planned.caches).toLeft(()).flatMap(_ => planned.print)
   }
 
@@ -61,7 +62,10 @@ class Fingerprint(session: SparkSession) extends Encoding {
   }
 
   /** A cached table keeps its rows in the order in which they were made, and a program may rely on that. */
-  def cache(plan: SparkPlan): Either[String, String] = plan.getTagValue(Fingerprint.OfCache).getOrElse {
+  def cache(plan: SparkPlan): Either[String, String] =
+    if (Fingerprint.openedOtherwise(Fingerprint.opened(plan), plan.session)) Left(Fingerprint.OpenedOtherwise) else cacheAsPlanned(plan)
+
+  private def cacheAsPlanned(plan: SparkPlan): Either[String, String] = plan.getTagValue(Fingerprint.OfCache).getOrElse {
     val print = try Right(sha("CACHE" + types(plan) + cached(plan) + order(plan))) catch {
       case r: Refused => Left(r.getMessage)
       case NonFatal(e) => Left(s"a plan that could not be read: $e")
@@ -293,7 +297,25 @@ class Fingerprint(session: SparkSession) extends Encoding {
 
 object Fingerprint {
   /** Whether the session's settings are still those under which this exchange was planned. */
-  def settingsHold(e: Exchange, session: SparkSession): Boolean = planned(e).forall(_.settings == Settings.of(session))
+  def settingsHold(e: Exchange, session: SparkSession): Boolean =
+    planned(e).forall(p => p.settings == Settings.of(session) && !openedOtherwise(p.opened, session))
+
+  private val OpenedOtherwise = "files that were opened in a session with other settings"
+
+  /** Files are split and read under the settings of the session that has opened them, as they are by then. */
+  private def openedOtherwise(opened: Seq[SparkSession], session: SparkSession): Boolean =
+    opened.exists(other => (other ne session) && Settings.ofTasks(other) != Settings.ofTasks(session))
+
+  private def opened(p: SparkPlan): Seq[SparkSession] = p match {
+    case f: FileSourceScanExec => Seq(f.relation.sparkSession.asInstanceOf[SparkSession])
+    case c: InMemoryTableScanExec => opened(c.relation.cacheBuilder.cachedPlan)
+    case s: QueryStageExec => opened(s.plan)
+    case a: AdaptiveSparkPlanExec => opened(a.initialPlan)
+    case s: Stored => opened(s.replaced)
+    case r: ReusedExchangeExec => opened(r.child)
+    case r: ReusedSubqueryExec => opened(r.child)
+    case other => (other.children ++ other.subqueries).flatMap(opened).distinct
+  }
 
   /** An exchange as it was planned, and under which settings, with its digests once somebody has asked for them. */
   private class Planned(val exchange: Exchange, val settings: String, val told: Map[String, String]) {
@@ -301,6 +323,7 @@ object Fingerprint {
     @volatile var rows: Either[String, String] = _
     lazy val repeatable: Boolean = Repeatable(exchange)
     lazy val caches: Seq[CachedRDDBuilder] = CacheBuilds.tables(exchange)
+    lazy val opened: Seq[SparkSession] = Fingerprint.opened(exchange)
   }
 
   /** What its query's thread had been told; a job of another thread that runs it has to be told it too. */

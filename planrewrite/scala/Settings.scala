@@ -72,7 +72,7 @@ private[godwit] object Settings {
     case (key, value) if !OfPlans.exists(key.startsWith) && !NumbersOfQueries(key) => s"$key=${withoutGodwit(value)}"
   }.toSeq.sorted
 
-  private val NumbersOfQueries =
+  val NumbersOfQueries: Set[String] =
     Set("spark.sql.execution.id", "spark.sql.execution.root.id", "spark.sql.execution.query.id", "spark.sql.dataset.queryExecution.id")
 
   private val OfPlans = Seq("spark.sql.adaptive.", "spark.sql.sources.bucketing.")

@@ -84,7 +84,7 @@ private class Substitution(session: SparkSession) {
   }
 
   private def inTwoEditions(plan: SparkPlan): Seq[Stored] = {
-    val (standIns, others) = met(plan).partition { case s: Stored => !Substitute.isRevoked(s.replaced); case _ => false }
+    val (standIns, others) = met(plan).partition { case s: Stored => !gone(s); case _ => false }
     val anew = others.flatMap(computed).toSet
     standIns.collect { case s: Stored if s.fragment.madeOf.exists(anew) => s }
   }
@@ -102,14 +102,17 @@ private class Substitution(session: SparkSession) {
     case a: AdaptiveSparkPlanExec => met(a.executedPlan)
     case r: ReusedExchangeExec => met(r.child)
     case r: ReusedSubqueryExec => met(r.child)
-    case s: Stored if Substitute.isRevoked(s.replaced) => s +: beneath(s.replaced)
+    case s: Stored if gone(s) => s +: beneath(s.replaced)
     case s: Stored => Seq(s)
-    case c: InMemoryTableScanExec if c.relation.cacheBuilder.cachedPlan.isInstanceOf[Stored] => Nil
-    case e @ (_: Exchange | _: InMemoryTableScanExec) => e +: beneath(e)
+    case c: InMemoryTableScanExec => c.relation.cacheBuilder.cachedPlan match { case s: Stored if !gone(s) => Nil; case _ => Seq(c) }
+    case e: Exchange => e +: beneath(e)
     case other => beneath(other)
   }
 
   private def beneath(p: SparkPlan): Seq[SparkPlan] = (p.children ++ p.subqueries).flatMap(met)
+
+  /** It was replaced, and is computed all the same. */
+  private def gone(s: Stored): Boolean = Substitute.isRevoked(s.replaced) || Fragments.get(s.fragment.fingerprint).isEmpty
 }
 
 /**

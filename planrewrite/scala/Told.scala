@@ -5,7 +5,6 @@ import java.util.concurrent.ConcurrentHashMap
 
 import scala.jdk.CollectionConverters._
 
-import org.apache.spark.SparkContext
 import org.apache.spark.sql.catalyst.expressions.PythonFuncExpression
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.SparkPlan
@@ -18,19 +17,23 @@ import org.apache.spark.sql.execution.exchange.ReusedExchangeExec
  * reads it in its task, so that two queries which differ in nothing else have other rows.
  */
 private[godwit] object Told {
-  private val OfPeople = Seq(SparkContext.SPARK_JOB_GROUP_ID, SparkContext.SPARK_JOB_DESCRIPTION, SparkContext.SPARK_SCHEDULER_POOL)
-  private val OfSpark = Seq("spark.sql.", "spark.rdd.", "spark.job.", "spark.jobGroup.", "spark.scheduler.", "callSite.", "__", "godwit.")
+  private val Tags = "spark.job.tags"
+  private val OfSpark = Settings.NumbersOfQueries ++ Set("spark.rdd.scope", "spark.rdd.scope.noOverride", Tags, "spark.job.interruptOnCancel",
+    "callSite.short", "callSite.long", Precedence.Key)
 
   /** In this thread, which is the query's. */
   def here(session: SparkSession): Map[String, String] = {
     val all = session.sparkContext.getLocalProperties.asScala.toMap
     // While a query runs, its settings are told to its tasks in the same way.
     val settings = session.sessionState.conf.getAllConfs
-    all.filter { case (key, _) => toTasks(key) && !settings.contains(key) }
+    all.filter { case (key, _) => toTasks(key) && !settings.contains(key) } ++ all.get(Tags).map(ofPeople).filter(_.nonEmpty).map(Tags -> _)
   }
 
   /** Whatever Spark has not put there itself. */
-  def toTasks(key: String): Boolean = OfPeople.contains(key) || !OfSpark.exists(key.startsWith)
+  def toTasks(key: String): Boolean = !OfSpark(key) && !key.startsWith("__")
+
+  /** Sessions and executions have tags too, with numbers that are drawn. */
+  private def ofPeople(tags: String): String = tags.split(",").filterNot(_.startsWith("spark-")).sorted.mkString(",")
 }
 
 /**

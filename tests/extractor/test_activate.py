@@ -53,6 +53,30 @@ def run(code: str, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*PYTHON, "-c", script, *args], capture_output=True, text=True, timeout=60)
 
 
+# What a process is given before it begins
+
+
+PICKLED = """
+    import sys
+    from godwit.extractor.activate import PICKLE_MODULE, Activation
+    from godwit.extractor.importhook import after_import
+    if sys.argv[1:] == ["hooked"]:
+        after_import(PICKLE_MODULE, Activation({}).wrap_cloudpickle)
+    from pyspark import cloudpickle
+    class Point: x = 1
+    class Other: x = 2
+    print(cloudpickle.dumps(lambda: (Point, Other)).hex())
+    assert cloudpickle.loads(cloudpickle.dumps(Point)) is Point
+"""
+
+
+def test_a_class_of_the_program_is_called_the_same_by_every_driver() -> None:
+    """Functions that use it are told apart by their bytes."""
+    told = [run(PICKLED, "hooked").stdout for _ in range(2)]
+    assert told[0] == told[1] != ""
+    assert run(PICKLED).stdout != run(PICKLED).stdout
+
+
 # The environment
 
 
@@ -122,7 +146,7 @@ def test_the_hook_alone_imports_neither_pyspark_nor_the_agent() -> None:
         print([name for name in heavy if name in sys.modules])
         """
     )
-    assert done.stdout == "3\n[]\n", done.stderr
+    assert done.stdout == "4\n[]\n", done.stderr
 
 
 def test_an_error_in_the_switch_stops_the_process_before_the_program_runs(tmp_path: Path) -> None:

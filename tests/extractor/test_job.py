@@ -378,6 +378,12 @@ def test_looking_at_the_jobs_does_not_free_the_one_that_this_process_runs(job: J
     lease.release()
 
 
+def test_a_file_among_the_jobs_hides_none(job: JobFolder) -> None:
+    job.acquire()
+    Path(job.store.uri.removeprefix("file://"), "jobs", "README").write_text("hands off")
+    assert [view.name for view in list_jobs(job.store)] == [job.name]
+
+
 @pytest.mark.parametrize(
     ("item", "content", "problem"),
     [

@@ -34,6 +34,13 @@ def test_the_format_of_a_folder_is_told_by_the_files_in_it(tmp_path: Path, endin
     assert input_format(f"file://{tmp_path}") == ending
 
 
+def test_a_folder_that_is_called_like_a_file_is_none(tmp_path: Path) -> None:
+    """It may be a partition by the names of files."""
+    (tmp_path / "src=a.csv").mkdir()
+    (tmp_path / "src=a.csv" / "part-0.parquet").touch()
+    assert input_format(str(tmp_path)) == "parquet"
+
+
 def test_the_ending_of_a_folder_goes_before_what_is_in_it(tmp_path: Path) -> None:
     folder = tmp_path / "t.json"
     folder.mkdir()

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from godwit.extractor.errors import JobAlive
+from godwit.extractor.errors import JobAlive, UsageError
 from godwit.orchestrator.launch import Launch, admitted, beginning, submit_args
 from tests.orchestrator.live import LiveJob
 
@@ -52,6 +52,11 @@ def test_sparks_options_go_behind_the_inherited_ones_where_they_win(
     found = launch.environment({"PYSPARK_SUBMIT_ARGS": inherited})["PYSPARK_SUBMIT_ARGS"]
     assert shlex.split(found) == expected
     assert submit_args(inherited, ["--master", "local[4]", "--conf", "a=b c"]) == found
+
+
+def test_options_with_an_open_quote_are_told() -> None:
+    with pytest.raises(UsageError, match="PYSPARK_SUBMIT_ARGS cannot be read: No closing quotation"):
+        submit_args('--conf "x', ["--conf", "a=b"])
 
 
 def test_only_a_standby_may_be_started_beside_a_live_driver(live_job: LiveJob) -> None:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from godwit.extractor import sqljob
+from godwit.extractor.errors import UsageError
 from godwit.extractor.store import Store
 from godwit.orchestrator.sql import distinct, free_output, read_text
 from tests.orchestrator.conftest import Godwit
@@ -25,6 +27,7 @@ def query(tmp_path: Path) -> Path:
         (["q.sql", "--table", "1t=x"], "--table 1t=x is not of the form NAME=PATH"),
         (["q.sql", "--table", "t=nowhere"], "table t: there is no nowhere; check its path"),
         (["q.sql", "--table", "t=q.sql", "--table", "t=q.sql"], "table t is given twice"),
+        (["q.sql", "--table", "t=q.sql", "--table", "T=q.sql"], "table T is given twice"),
         (["q.sql", "--output", "q.sql"], "q.sql exists already; remove it, or choose another --output"),
     ],
 )
@@ -42,6 +45,30 @@ def test_an_empty_text_is_64(godwit: Godwit, store: Store, query: Path) -> None:
     told = godwit("sql", "--store", store.uri, "--job", "q", query)
     assert told.code == 64
     assert "holds no SQL" in told.err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("SELECT '\0'", "holds a zero byte"), (f"SELECT '{'x' * 100_001}'", "has 100,010 bytes")],
+)
+def test_a_text_that_cannot_be_passed_on_is_64(
+    godwit: Godwit, store: Store, query: Path, text: str, says: str
+) -> None:
+    query.write_text(text)
+    told = godwit("sql", "--store", store.uri, "--job", "q", query)
+    assert told.code == 64
+    assert says in told.err
+
+
+def test_a_closed_standard_input_is_64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(UsageError, match="cannot read -: it is closed"):
+        read_text("-")
+
+
+@pytest.mark.parametrize("text", ["--x\nSELECT\n1", "--table=x\nSELECT 1 AS a"])
+def test_a_text_may_begin_with_a_comment(text: str) -> None:
+    assert sqljob.arguments().parse_args([f"--sql={text}"]).sql == text
 
 
 def test_the_semicolon_at_the_end_is_not_sparks_business(query: Path) -> None:

@@ -229,7 +229,7 @@ def test_a_table_that_was_filled_for_another_group_is_state_only_if_nothing_asks
     group = sf.udf(group_of, "string")("k") if python else sf.expr("string(k)")
     cached = here.spark.read.parquet(table).select(group.alias("k"), "v").cache()
     sc = here.spark.sparkContext
-    sc.setJobGroup("alpha", "the first of two")
+    sc.setJobGroup("godwit", "the first of two")  # whose own jobs are in a group, too
     cached.count()
     for key in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
         sc.setLocalProperty(key, None)  # type: ignore[arg-type]
@@ -288,6 +288,44 @@ def test_a_subquery_gives_up_what_was_made_of_sums_that_its_query_adds_anew(
     here.said()
     assert len(Running(both.collect).rows()) == 1
     assert "the query computes anew what it was made of" in here.said()
+
+
+def drawn_twice_read(here: Driver, table: str) -> DataFrame:
+    """Two sums over the same random numbers, which are drawn once."""
+    draw = sf.udf(lambda number: random.randrange(1000), "long")
+    numbers = here.spark.read.parquet(table).withColumn("r", draw("id")).repartition(4, "id")
+    by_key = numbers.groupBy("k").agg(sf.sum("r").alias("s"))
+    by_group = numbers.groupBy((sf.col("k") % 5).alias("g")).agg(sf.sum("r").alias("s"))
+    return by_key.agg(sf.sum("s").alias("a")).crossJoin(by_group.agg(sf.sum("s").alias("b")))
+
+
+def two_sums(graph: StageGraph) -> list[str]:
+    return [each for each in chosen(graph) if graph.pipelines[each].depends_on]
+
+
+def test_if_one_of_two_that_were_made_of_the_same_draw_is_gone_both_are_made_anew(
+    here: Driver, table: str, tmp_path: Path
+) -> None:
+    capture = here.moved(drawn_twice_read(here, table), tmp_path / "blocks", stages=3, choose=two_sums)
+    assert len(capture.fragments) == 2
+    assert all(row.a == row.b for row in capture.rows), "the numbers are not drawn once"
+    capture.files()[0].unlink()
+    here.load(capture)
+    (row,) = Running(drawn_twice_read(here, table).collect).rows()
+    assert row.a == row.b
+    assert len(here.report().fallbacks) == 1
+
+
+def test_if_one_of_them_is_lost_while_they_are_read_the_query_fails_and_the_next_one_is_right(
+    here: Driver, table: str, tmp_path: Path
+) -> None:
+    capture = here.moved(drawn_twice_read(here, table), tmp_path / "blocks", stages=3, choose=two_sums)
+    DAMAGES["flipped in the first partition"](capture.files()[0])
+    here.load(capture)
+    with pytest.raises(Exception, match="made of the same values, which another run gives otherwise"):
+        Running(drawn_twice_read(here, table).collect).rows()
+    (row,) = Running(drawn_twice_read(here, table).collect).rows()
+    assert row.a == row.b
 
 
 def test_a_table_of_sums_that_do_not_repeat_travels_with_what_was_made_of_it(

@@ -445,6 +445,24 @@ def test_a_cached_table_is_also_the_settings_that_it_was_planned_under(here: Dri
     assert prints("true") != prints("false")
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("spark.sql.session.timeZone", "Asia/Tokyo"), ("spark.sql.files.maxPartitionBytes", "100")],
+)
+def test_files_that_were_opened_in_a_session_with_other_settings_are_refused(
+    here: Driver, folder: Path, key: str, value: str
+) -> None:
+    """They are split and read under its settings, not under those of the session that asks."""
+    other = here.spark.newSession()
+    a(other, str(folder)).createOrReplaceGlobalTempView("opened")
+    asked = "SELECT g, count(*) FROM global_temp.opened GROUP BY g"
+    (same,) = here.prints(here.spark.sql(asked))
+    assert not same.startswith("refused"), same
+    other.conf.set(key, value)
+    (otherwise,) = here.prints(here.spark.sql(asked))
+    assert otherwise == "refused: files that were opened in a session with other settings"
+
+
 def test_what_hadoop_was_told_counts(here: Driver, folder: Path) -> None:
     hadoop = here.spark.sparkContext._jsc.hadoopConfiguration()
     before = here.prints(SUMS(here.spark, str(folder)))
@@ -516,9 +534,15 @@ def test_what_the_program_has_told_spark_for_its_thread_counts_where_python_may_
 
     python = in_python(lambda n: n + 1)
     assert prints(python, tenant="alpha") == prints(python, tenant="alpha")
-    assert len({prints(python), prints(python, tenant="alpha"), prints(python, tenant="beta")}) == 3
+    for name in ("tenant", "spark.sql.tenant", "spark.job.tenant", "callSite.tenant", "godwit.tenant"):
+        alpha, beta = prints(python, **{name: "alpha"}), prints(python, **{name: "beta"})
+        assert len({prints(python), alpha, beta}) == 3, name
     before = prints(python)
     SUMS(here.spark, str(folder)).collect()  # Spark tells the thread something of its own
+    assert prints(python) == before
+    here.spark.sparkContext.addJobTag("alpha")
+    assert prints(python) != before
+    here.spark.sparkContext.removeJobTag("alpha")
     assert prints(python) == before
     assert prints(SUMS) == prints(SUMS, tenant="alpha")
 

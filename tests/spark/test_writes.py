@@ -96,6 +96,36 @@ def test_a_write_that_makes_room_before_its_stages_is_writing_from_its_begin(
     query.rows()
 
 
+def test_a_write_whose_last_stage_is_a_loop_of_queries_is_writing_while_they_wait(
+    source: Driver, tmp_path: Path
+) -> None:
+    """They wait at the gate in its name, when the folder of its output is there already."""
+    source.spark.range(100).createOrReplaceTempView("numbers")
+    rows = source.spark.sql(
+        """WITH RECURSIVE r(n) AS
+          (SELECT max(id) - 90 FROM numbers UNION ALL SELECT n + 1 FROM r WHERE n < 40)
+        SELECT /*+ BROADCAST(s) */ r.n, s.c
+        FROM r JOIN (SELECT id, count(*) AS c FROM numbers GROUP BY id) s ON r.n = s.id"""
+    )
+    before = len(source.graph().side_effects)
+    query = Running(lambda: [rows.write.parquet(str(tmp_path / "out"))])
+    waited = 0
+    try:
+        while not query.ended:
+            source.jvm.close_gate()
+            time.sleep(0.2)
+            graph = source.graph()
+            if (tmp_path / "out").exists() and graph.queries and graph.queries[0].parked:
+                taken = replace(graph, side_effects=graph.side_effects[before:])
+                assert decide.refusal(taken) is not None
+                waited += 1
+            source.jvm.open_gate()
+    finally:
+        source.jvm.open_gate()
+    query.rows()
+    assert waited > 0
+
+
 def inserted_twice(spark: SparkSession, folder: Path) -> None:
     for name in ("a", "b"):
         spark.sql(f"CREATE TABLE {name} (id BIGINT) USING parquet LOCATION '{folder / name}'")
