@@ -57,7 +57,7 @@ class Activation:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = dict(environ)  # as the process was started: the program may change its own
-        self._folder = os.getcwd()  # likewise
+        self._folder = folder_of_now()  # likewise
         self._guest: Guest | None = None
 
     def wrap_context(self, module: ModuleType) -> None:
@@ -179,6 +179,13 @@ def hook() -> None:
 
 
 _activation: Activation | None = None
+
+
+def folder_of_now() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # somebody has removed it, and perhaps nobody needs it
+        return ""
 
 
 def program_has_answered() -> None:

@@ -133,6 +133,20 @@ def test_the_command_is_no_driver_in_a_shell_that_has_exported_the_environment()
     assert not is_no_program(["/opt/venv/bin/python3", "/opt/jobs/godwit.py"])
 
 
+def test_a_process_may_begin_in_a_folder_that_is_gone() -> None:
+    done = run(
+        """
+        import os, tempfile
+        from godwit.extractor import activate
+        folder = tempfile.mkdtemp()
+        os.chdir(folder)
+        os.rmdir(folder)
+        activate.hook()
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_hook_alone_imports_neither_pyspark_nor_the_agent() -> None:
     done = run(
         """
