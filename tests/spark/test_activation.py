@@ -405,3 +405,39 @@ def test_code_that_only_workers_import_from_an_archive_is_part_of_the_program(
     assert f"rows: [({rate}, {rate * sum(range(1000))})]" in other.output
     assert ("the code beside the program" in other.output) == changed
     assert ("1 were used" in other.output) == (not changed)
+
+
+OWN_CLASSES = """
+import dataclasses, enum, os, tempfile
+os.chdir(tempfile.mkdtemp())
+from pyspark.sql import SparkSession, functions as F
+
+class Kind(enum.Enum):
+    ODD, EVEN = 1, 2
+
+@dataclasses.dataclass
+class Pair:
+    value: int
+
+    def twice(self):
+        return 2 * self.value
+
+def own(value):
+    return Pair(value).twice() + (Kind.ODD if value % 2 else Kind.EVEN).value
+
+spark = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
+numbers = spark.range(1000).select((F.col("id") % 5).alias("k"), F.udf(own, "long")("id").alias("v"))
+sums = numbers.groupBy("k").agg(F.sum("v").alias("s")).groupBy((F.col("k") % 2).alias("m")).agg(F.sum("s"))
+print("rows:", sorted(tuple(row) for row in sums.collect()))
+"""
+
+
+def test_a_program_with_classes_of_its_own_that_goes_to_another_folder_is_resumed(desk: Desk) -> None:
+    """It is started by a relative path, and its classes are sent to the workers by value."""
+    desk.program.write_text(OWN_CLASSES)
+    desk.program = Path(os.path.relpath(desk.program))
+    assert desk.start(GODWIT_STOP_AFTER_STAGES="1").ended() == 75
+    other = desk.start()
+    assert other.ended() == 0
+    assert "rows: [(0, 600300), (1, 400200)]" in other.output
+    assert "1 were used" in other.output
