@@ -6,6 +6,7 @@ Its folder in the store says at any moment which of these is true, without anybo
     epoch      how many drivers there have been; the number of the latest
     running    who the latest driver is and how to talk to it; secret, for it holds the token
     manifest   the committed state; its presence is the commit
+    journal/   what of the program has been done, by whichever driver; in batches, each written once
     ended      the program came to its own end: nothing is left to resume
     bad/       fragments that proved corrupt when they were read
     blocks/    what executors wrote, a folder per attempt; only those that the manifest names mean anything
@@ -167,7 +168,10 @@ class JobFolder:
         """Remove the job and all its state."""
         lock = self._lock()
         try:
-            # The lock last: until then nobody starts the job in a folder that is being removed.
+            # The journal first: if this is broken off, no driver may answer from it for a job that has lost
+            # its epoch and its end. The lock last: until then nobody starts the job in a folder that is
+            # being removed.
+            self.store.delete(self.key("journal"))
             for item in self.store.list(f"jobs/{self.name}"):
                 if item != "lock":
                     self.store.delete(self.key(item))
@@ -196,7 +200,7 @@ class JobFolder:
 
     def _forget(self) -> None:
         """Remove what an ended program left; the record of its end last, so that this is taken up again."""
-        for item in ("manifest", "blocks", "bad", "ended"):
+        for item in ("manifest", "journal", "blocks", "bad", "ended"):
             self.store.delete(self.key(item))
 
     def _record(self, item: str, record: type[Record]) -> Record | None:
@@ -221,6 +225,13 @@ class JobLease:
         """Say who the driver is, so that others can talk to it."""
         self.job.store.put(self.job.key("running"), _json(running), private=True)
 
+    def check_ours(self) -> None:
+        """The lock should make it impossible that the job is not; a network file system may lose locks."""
+        if (latest := self.job.latest_epoch()) != self.epoch:
+            raise MoveFailed(
+                f"driver {latest} of job {self.job.name} has taken over from driver {self.epoch}"
+            )
+
     def new_blocks(self) -> str:
         """A folder that no attempt has used before, for bulk data; relative to the job's folder."""
         return f"blocks/{self.epoch}-{secrets.token_hex(4)}"
@@ -231,7 +242,7 @@ class JobLease:
         """
         if (manifest.job, manifest.epoch) != (self.job.name, self.epoch):
             raise ValueError(f"a manifest of {manifest.job}, epoch {manifest.epoch}, is not this driver's")
-        self._check_ours()
+        self.check_ours()
         self.job.store.put(self.job.key("manifest"), encode(manifest))
         # Marks of the manifest before say nothing about these fragments; left there, they only cost time.
         with suppress(GodwitError):
@@ -241,7 +252,7 @@ class JobLease:
         """No later driver is to use this fragment of the committed manifest."""
         if not FINGERPRINT.fullmatch(fingerprint):
             raise ValueError(f"not a fingerprint: {fingerprint!r}")
-        self._check_ours()
+        self.check_ours()
         self.job.store.create(self.job.key(f"bad/{fingerprint}"), reason.encode())
 
     def prune(self) -> list[str]:
@@ -249,7 +260,7 @@ class JobLease:
 
         Not while one is being written, and not while an earlier manifest's blocks are still read.
         """
-        self._check_ours()
+        self.check_ours()
         manifest = self.job.committed()
         named = {fragment.folder.split("/")[1] for fragment in manifest.fragments} if manifest else set()
         leftovers = [name for name in self.job.store.list(self.job.key("blocks")) if name not in named]
@@ -259,20 +270,13 @@ class JobLease:
 
     def end(self, *, ended_at: float, moves: int) -> None:
         """The program came to its own end: there is nothing to resume any more."""
-        self._check_ours()
+        self.check_ours()
         self.job.store.put(self.job.key("ended"), _json(Ended(self.epoch, ended_at, moves)))
-        for item in ("manifest", "blocks", "bad"):
+        for item in ("manifest", "journal", "blocks", "bad"):
             self.job.store.delete(self.job.key(item))
 
     def release(self) -> None:
         self._lock.release()
-
-    def _check_ours(self) -> None:
-        """The lock should make it impossible that the job is not; a network file system may lose locks."""
-        if (latest := self.job.latest_epoch()) != self.epoch:
-            raise MoveFailed(
-                f"driver {latest} of job {self.job.name} has taken over from driver {self.epoch}"
-            )
 
 
 def job_names(store: Store) -> list[str]:
