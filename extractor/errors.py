@@ -3,6 +3,7 @@
     GodwitError
     ├── UsageError          64  the request makes no sense
     ├── ManifestCorrupt     65  the job's committed state cannot be trusted
+    ├── JournalCorrupt      65  the record of what the program has done cannot be trusted (`journal`)
     ├── UnknownJob          66  the store has no such job
     ├── StoreUnreadable     67  the store cannot be reached, read or written
     │   ├── ForeignStore    67  there is something, but no store of this format

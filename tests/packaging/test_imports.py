@@ -14,7 +14,13 @@ def loaded(statement: str, **environment: str) -> set[str]:
     return set(answer.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["godwit.extractor.manifest", "godwit.planrewrite.select"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        *("godwit.extractor.manifest", "godwit.extractor.journal", "godwit.extractor.values"),
+        "godwit.planrewrite.select",
+    ],
+)
 def test_reading_state_never_imports_pyspark(module: str) -> None:
     modules = loaded(f"import {module}")
     assert module in modules
