@@ -739,7 +739,6 @@ def test_a_machine_that_goes_away_tries_again_what_is_refused_for_a_moment(
     staged: Staged, in_the_way: Callable[[], StageGraph]
 ) -> None:
     stage = staged(in_the_way())
-    stage.machine.on_wait = lambda: None
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
